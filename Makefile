@@ -1,0 +1,44 @@
+# Everything here needs Python 3.11 or newer and make; the rest is installed into .venv from the locks.
+PYTHON ?= python3
+BIN := .venv/bin
+PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+
+.PHONY: dev test lint slow bench lock clean
+
+dev: .venv/core ## run Gatepost on this machine: endpoint, issuer, sample tools
+	@exec $(BIN)/gatepost dev $(ARGS)
+
+test: .venv/dev ## every test that fits in ten minutes on two cores
+	$(BIN)/pytest -m "not slow" $(ARGS)
+
+slow: .venv/dev ## the tests that do not
+	$(BIN)/pytest -m slow $(ARGS)
+
+lint: .venv/dev ## format, lint, types
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+bench: .venv/dev ## what a call costs, beside a bare server and the peers
+	$(BIN)/python -m bench $(ARGS)
+
+.venv/python:
+	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Gatepost needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	$(PYTHON) -m venv .venv
+	@touch $@
+
+.venv/core: .venv/python requirements.lock pyproject.toml
+	$(PIP) install --require-hashes --requirement requirements.lock
+	$(PIP) install --no-deps --no-build-isolation --editable .
+	@touch $@
+
+.venv/dev: .venv/core requirements-dev.lock
+	$(PIP) install --require-hashes --requirement requirements-dev.lock
+	@touch $@
+
+lock: .venv/dev ## write both locks anew (versions and hashes, no index addresses)
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build pyproject.toml --output-file requirements.lock
+	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group dev --group build --constraints requirements.lock pyproject.toml --output-file requirements-dev.lock
+
+clean:
+	rm -rf .venv .gatepost tests/node/node_modules

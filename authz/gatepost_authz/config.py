@@ -1,0 +1,148 @@
+"""What an operator settles about the gate: frozen values, and the problems found in them."""
+
+import re
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+TENANT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
+"""The grammar of a tenant id: it names directories, metric labels and cache keys."""
+
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+
+
+class Problem(msgspec.Struct, frozen=True):
+    """Something wrong in a configuration: a stable id, a sentence, and what to do about it."""
+
+    id: str
+    message: str
+    hint: str = ""
+    level: Literal["error", "warning"] = "error"
+    setting: str = ""
+    """The setting's full name, for example ``issuers[0].algorithms``."""
+
+
+class Target(msgspec.Struct, frozen=True):
+    """The protected resource that one request addresses."""
+
+    url: str
+    """The canonical resource URL, from configuration; also the audience tokens must name."""
+    metadata_url: str
+    """Absolute address of its metadata document, as every challenge names it."""
+    tenant: str | None = None
+    """The tenant in the resource's path, when the resource is a template."""
+
+
+class Resource:
+    """
+    The URL clients call, which is the OAuth resource identifier too (RFC 8707, RFC 9728).
+
+    Taken from configuration only. It may hold ``{tenant}`` as one whole path segment: then each
+    tenant has its own resource, metadata document and issuer list.
+    """
+
+    def __init__(self, url: str) -> None:
+        self.url = url
+        parts = urlsplit(url)
+        self.scheme = parts.scheme
+        self.host = parts.hostname or ""
+        self.authority = parts.netloc
+        self.origin = f"{parts.scheme}://{parts.netloc}"
+        self.path = parts.path
+        self.templated = "{tenant}" in url
+        self._pattern = re.compile(
+            re.escape(parts.path).replace(r"\{tenant\}", f"(?P<tenant>{TENANT_ID.pattern})"),
+            re.ASCII,
+        )
+        self._only = None if self.templated else self._target(url, None)
+
+    def _target(self, url: str, tenant: str | None) -> Target:
+        path = urlsplit(url).path.rstrip("/") if urlsplit(url).path == "/" else urlsplit(url).path
+        return Target(url, f"{self.origin}{path}{WELL_KNOWN}", tenant)
+
+    def of_tenant(self, tenant: str) -> Target:
+        """The resource of one tenant (for an untemplated resource: the only one)."""
+        return self._only or self._target(self.url.replace("{tenant}", tenant), tenant)
+
+    def locate(self, path: str) -> Target | None:
+        """
+        The resource that a request path belongs to; None when no resource can be told from it.
+
+        An untemplated resource answers for every path of the server.
+        """
+        if self._only is not None:
+            return self._only
+        match = self._pattern.fullmatch(path)
+        return self.of_tenant(match["tenant"]) if match else None
+
+
+class TenantRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How an issuer's tokens name their tenant: exactly one of the three."""
+
+    claim: str = ""
+    """The claim (a dotted path reaches into objects) that holds the organisation."""
+    value: str = ""
+    """Every token of this issuer belongs to this tenant."""
+    issuer: bool = False
+    """The issuer itself is the tenant, or the part of a templated issuer that varies."""
+
+
+class RoleRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """Who holds a role: those whose claim equals, or as a list contains, the value."""
+
+    claim: str
+    """The claim (a dotted path reaches into objects)."""
+    value: str
+    """The exact value that grants the role."""
+
+
+class Introspection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
+    """How opaque tokens of this issuer are asked about (RFC 7662)."""
+
+    client_id: str
+    """This server's own client id at the issuer."""
+    client_secret: str
+    """Its secret, as a reference (`env:NAME`, `file:PATH`)."""
+    endpoint: str = ""
+    """Introspection endpoint; default: discovered."""
+    method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
+    """How the client authenticates."""
+
+
+class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """An identity provider whose tokens are accepted."""
+
+    issuer: str
+    """Byte-equal to the issuer's own metadata; one `{...}` segment makes it a template."""
+    preset: str = "generic"
+    """What differs between providers, as data: see the provider pages."""
+    audiences: tuple[str, ...] = ()
+    """Audiences accepted beside the preset's rule; default: the resource."""
+    algorithms: tuple[str, ...] = ()
+    """Signature algorithms accepted; default: the preset's."""
+    jwks_uri: str = ""
+    """Where the keys are; default: discovered."""
+    allow_private: tuple[str, ...] = ()
+    """Private networks (CIDR) that this issuer may live in."""
+    tenant: TenantRule = TenantRule()
+    """How tokens name their tenant."""
+    tenants: dict[str, str] = {}
+    """Claim value (or issuer) = tenant id; with it, no other value is accepted."""
+    roles: dict[str, RoleRule] = {}
+    """Role = rule, for `approver` and `admin`."""
+    introspection: Introspection | None = None
+    """Set for issuers of opaque tokens."""
+    leeway_s: int = 30
+    """Clock difference tolerated, in seconds; at most 300."""
+    max_lifetime_s: int = 86_400
+    """The longest `exp - iat` accepted, in seconds."""
+
+
+class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """How this server reaches others."""
+
+    ca_bundle: str = ""
+    """A file with the company's CA certificates (PEM), used beside the system's."""
+    proxy: str = ""
+    """An HTTP proxy for outgoing requests."""

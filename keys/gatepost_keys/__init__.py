@@ -1,0 +1,1 @@
+"""Development keys, tokens and an issuer for one machine; never for production."""

@@ -1,0 +1,9 @@
+"""Fixtures that every test may use."""
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def anyio_backend() -> str:
+    """asyncio, as in production; the tests never run on another loop."""
+    return "asyncio"
