@@ -1,0 +1,176 @@
+"""Algorithm and key confusion: group A of the attack catalogue, through the front door."""
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import hashes, serialization
+from cryptography.hazmat.primitives.asymmetric import ec
+
+from tests.attacks.site import Site
+from tests.support import forge as f
+from tests.support.forge import ABSENT, b64, compact, ec_key, ed448_key, ed_key, rsa_key, signer
+
+Make = Callable[[Site], str]
+
+
+def unsigned(alg: Any) -> Make:
+    return lambda site: site.forge().token(header={"alg": alg}, sign=lambda data: b"")
+
+
+def resigned(alg: Any) -> Make:
+    return lambda site: site.forge().token(header={"alg": alg})
+
+
+def hmac_with(form: str) -> Make:
+    public = rsa_key().public_key()
+    pem, spki = serialization.Encoding.PEM, serialization.PublicFormat.SubjectPublicKeyInfo
+    openssh = serialization.Encoding.OpenSSH, serialization.PublicFormat.OpenSSH
+    forms = {
+        "pem": public.public_bytes(pem, spki),
+        "der": public.public_bytes(serialization.Encoding.DER, spki),
+        "jwk": json.dumps(f.jwk(rsa_key())).encode(),
+        "ssh": public.public_bytes(*openssh),
+    }
+    return lambda site: site.forge().token(
+        header={"alg": "HS256"}, sign=signer(forms[form], "HS256")
+    )
+
+
+def by(issuer: str, alg: str, key: Any, kid: str | None = "main", as_alg: str = "") -> Make:
+    """Signed by *key* under *alg*; the header says *as_alg*."""
+    return lambda site: site.forge(issuer).token(
+        header={"alg": as_alg or alg, "kid": kid or ABSENT}, sign=signer(key, alg)
+    )
+
+
+def der_signature(data: bytes) -> bytes:
+    return ec_key().sign(data, ec.ECDSA(hashes.SHA256()))
+
+
+def spoiled(change: Callable[[str], str]) -> Make:
+    def make(site: Site) -> str:
+        head, body, signature = site.forge().token().split(".")
+        return f"{head}.{body}.{change(signature)}"
+
+    return make
+
+
+def noncanonical(signature: str) -> str:
+    """The same bytes spelt with stray bits in the last character (RFC 4648 section 3.5)."""
+    alphabet = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+    other = signature[:-1] + alphabet[alphabet.index(signature[-1]) + 1]
+    pad = "=" * (-len(signature) % 4)
+    assert base64.urlsafe_b64decode(other + pad) == base64.urlsafe_b64decode(signature + pad)
+    return other
+
+
+def flipped(signature: str) -> str:
+    raw = bytearray(f.unb64(signature))
+    raw[10] ^= 1
+    return b64(bytes(raw))
+
+
+def case(identifier: str, name: str, make: Make, *, offline: bool = False) -> Any:
+    return pytest.param(
+        make, offline, id=f"{identifier}-{name}", marks=pytest.mark.requirement(identifier)
+    )
+
+
+REFUSED = [
+    case("A01", "none", unsigned("none"), offline=True),
+    *[case("A02", repr(a), unsigned(a), offline=True) for a in ("None", "NONE", "nOnE", " none")],
+    *[
+        case("A03", repr(a), resigned(a), offline=True)
+        for a in (ABSENT, None, 256, ["RS256"], {"alg": "RS256"}, "", True)
+    ],
+    *[case("A04", form, hmac_with(form)) for form in ("pem", "der", "jwk", "ssh")],
+    case("A05", "oct-key", by("oct", "HS256", b"k" * 32)),
+    case("A06", "RS256-for-EC-key", by("ec", "RS256", rsa_key("stranger"))),
+    case("A06", "ES256-for-RSA-key", by("main", "ES256", ec_key())),
+    case("A07", "PS256-key-says-RS256", by("rs-only", "PS256", rsa_key())),
+    case("A09", "RS384-not-allowed", by("main", "RS384", rsa_key()), offline=True),
+    case("A11", "Ed448", by("ed448", "EdDSA", ed448_key(), as_alg="Ed25519")),
+    case("A11", "Ed448-as-EdDSA", by("ed448", "EdDSA", ed448_key())),
+    case("A11", "ES256-P-384", by("p384", "ES256", ec_key("main", "P-384"))),
+    *[
+        case("A12", f"{bits}", by(f"rsa-{bits}", "RS256", rsa_key("weak", bits)))
+        for bits in (1024,)
+    ],
+    case("A12", "512-modulus", by("rsa-512", "RS256", rsa_key())),
+    case("A12", "768-modulus", by("rsa-768", "RS256", rsa_key())),
+    case("A13", "exponent-3", by("exponent-3", "RS256", rsa_key("three", 2048, 3))),
+    case("A13", "exponent-1", by("exponent-1", "RS256", rsa_key())),
+    case("A13", "16384-bit", by("rsa-16384", "RS256", rsa_key())),
+    case("A14", "off-curve", by("off-curve", "ES256", ec_key(), kid="bad")),
+    case("A14", "infinity", by("off-curve", "ES256", ec_key(), kid="infinity")),
+    case("A15", "use-enc", by("enc", "RS256", rsa_key(), kid="use-enc")),
+    case("A15", "key-ops", by("enc", "RS256", rsa_key(), kid="key-ops")),
+    case("A15", "RSA-OAEP", by("enc", "RS256", rsa_key(), kid="oaep")),
+    case("A16", "private-member", by("private", "RS256", rsa_key(), kid="leaked")),
+    case("A17", "no-kty", by("odd", "RS256", rsa_key(), kid="no-kty")),
+    case("A17", "AKP", by("odd", "RS256", rsa_key(), kid="akp")),
+    case("A17", "bad-base64", by("odd", "RS256", rsa_key(), kid="bad-base64")),
+    case("A19", "der", lambda s: s.forge("ec").token(header={"alg": "ES256"}, sign=der_signature)),
+    *[
+        case(
+            "A19",
+            name,
+            lambda s, raw=raw: s.forge("ec").token(header={"alg": "ES256"}, sign=lambda data: raw),
+        )
+        for name, raw in (("zeros", bytes(64)), ("short", b"\x01" * 63), ("long", b"\x01" * 65))
+    ],
+    case("A20", "stripped", spoiled(lambda signature: "")),
+    case("A20", "truncated", spoiled(lambda signature: signature[:-8])),
+    case("A20", "flipped", spoiled(flipped)),
+    case("A20", "non-canonical-tail", spoiled(noncanonical)),
+    case("A20", "stranger", by("main", "RS256", rsa_key("stranger"))),
+]
+
+ACCEPTED = [
+    case("A08", "PS256-key-without-alg", by("main", "PS256", rsa_key())),
+    case("A10", "EdDSA", by("ed", "EdDSA", ed_key())),
+    case("A10", "Ed25519", by("ed", "EdDSA", ed_key(), as_alg="Ed25519")),
+    case("A14", "good-key-beside-bad", by("off-curve", "ES256", ec_key())),
+    case("A15", "good-key-beside-enc", by("enc", "RS256", rsa_key())),
+    case("A16", "good-key-beside-leaked", by("private", "RS256", rsa_key("other"), kid="other")),
+    case("A17", "good-key-beside-odd", by("odd", "RS256", rsa_key())),
+    case("A18", "second-of-two", by("twins", "RS256", rsa_key("twin"))),
+    case("A18", "other-type-of-two", by("twins", "ES256", ec_key("twin"))),
+    case("A08", "plain", lambda site: site.forge().token()),
+]
+
+
+@pytest.mark.parametrize(("make", "offline"), REFUSED)
+def test_a_confused_algorithm_or_key_never_reaches_a_tool(
+    site: Site, make: Make, offline: bool
+) -> None:
+    """Whatever the header claims about algorithm and key, only the issuer's own kind opens."""
+    before = site.idp.hits.total()
+
+    site.refused(make(site))
+
+    if offline:
+        assert site.idp.hits.total() == before
+
+
+@pytest.mark.parametrize(("make", "offline"), ACCEPTED)
+def test_an_issuer_with_odd_keys_beside_good_ones_keeps_working(
+    site: Site, make: Make, offline: bool
+) -> None:
+    """Keys we cannot use are passed over; they never take the whole set with them."""
+    site.accepted(make(site))
+
+
+@pytest.mark.requirement("A05", "A16")
+def test_a_token_signed_with_a_published_secret_is_not_even_tried(site: Site) -> None:
+    """A symmetric key in a public set is no key: the same bytes under another name do not open."""
+    token = compact(
+        site.forge("oct").header(alg="HS256", kid="octet"),
+        site.forge("oct").claims(),
+        signer(b"k" * 32, "HS256"),
+    )
+
+    site.refused(token)

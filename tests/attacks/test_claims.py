@@ -1,0 +1,238 @@
+"""What a token says of itself: group C of the attack catalogue, through the front door."""
+
+import time
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.attacks.site import Site
+from tests.support.forge import ABSENT, rsa_key, signer
+
+Make = Callable[[Site], str]
+FAR = 253_402_300_799  # the last second of year 9999
+DEEP = "[" * 20_000 + "]" * 20_000
+
+
+def claim(**claims: Any) -> Make:
+    return lambda site: site.forge().token(**claims)
+
+
+def literal(member: str, raw: str) -> Make:
+    """The member's value as exactly this JSON text, which Python's encoder would not write."""
+    return lambda site: site.forge().text(member, raw)
+
+
+def spliced(text: str) -> Make:
+    """This text before the usual members of the payload."""
+    return lambda site: site.forge().text("pad", f'"",{text}"pad2":""')
+
+
+def ahead(member: str, seconds: int) -> Make:
+    return lambda site: site.forge().token(**{member: int(time.time()) + seconds})
+
+
+def issuer(change: Callable[[str], Any]) -> Make:
+    return lambda site: site.forge().token(iss=change(site.forge().issuer))
+
+
+def audience(change: Callable[[str], Any]) -> Make:
+    return lambda site: site.forge().token(aud=change(site.resource))
+
+
+def typed(typ: str, **claims: Any) -> Make:
+    return lambda site: site.forge().token(header={"typ": typ}, **claims)
+
+
+def case(identifier: str, name: str, make: Make) -> Any:
+    return pytest.param(make, id=f"{identifier}-{name}", marks=pytest.mark.requirement(identifier))
+
+
+NUMBERS = {
+    "string": '"1799999999"',
+    "spaces": '" 1799999999 "',
+    "underscores": '"1_799_999_999"',
+    "full-width": '"\uff11\uff17\uff19\uff19\uff19\uff19\uff19\uff19\uff19\uff19"',
+}
+NOT_TIMES = {
+    "NaN": "NaN",
+    "Infinity": "Infinity",
+    "1e400": "1e400",
+    "true": "true",
+    "array": "[1799999999]",
+    "negative": "-1",
+    "zero": "0",
+    "null": "null",
+}
+
+REFUSED = [
+    case("C01", "absent", claim(exp=ABSENT)),
+    *[case("C02", name, literal("exp", raw)) for name, raw in NUMBERS.items()],
+    *[case("C03", name, literal("exp", raw)) for name, raw in NOT_TIMES.items()],
+    case("C04", "10^400", literal("exp", "1" + "0" * 400)),
+    case("C04", "2^53+1", literal("exp", str(2**53 + 1))),
+    case("C04", "year-9999", claim(exp=FAR)),
+    case("C05", "long-past", ahead("exp", -3600)),
+    case("C05", "past-the-leeway", ahead("exp", -31)),
+    case("C06", "future", ahead("nbf", 3600)),
+    case("C06", "string", literal("nbf", '"0"')),
+    case("C06", "NaN", literal("nbf", "NaN")),
+    case("C06", "boolean", claim(nbf=True)),
+    case("C07", "future", ahead("iat", 3600)),
+    case("C07", "absent", claim(iat=ABSENT)),
+    case("C07", "older-than-a-lifetime", claim(iat=1)),
+    case("C09", "absent", claim(iss=ABSENT)),
+    case("C09", "list", issuer(lambda iss: [iss])),
+    case("C09", "object", issuer(lambda iss: {"iss": iss})),
+    case("C09", "trailing-slash", issuer(lambda iss: iss + "/")),
+    case("C09", "case", issuer(str.upper)),
+    case("C09", "double-slash", issuer(lambda iss: iss.replace("/main", "//main"))),
+    case("C09", "percent", issuer(lambda iss: iss.replace("main", "m%61in"))),
+    case("C09", "homoglyph", issuer(lambda iss: iss.replace("main", "m\u0430in"))),
+    case("C09", "localhost", issuer(lambda iss: iss.replace("127.0.0.1", "localhost"))),
+    case("C10", "longer", issuer(lambda iss: iss + "x")),
+    case("C10", "shorter", issuer(lambda iss: iss[:-1])),
+    case("C10", "inside", issuer(lambda iss: f"https://evil.example/{iss}")),
+    case("C11", "other-issuer", issuer(lambda iss: iss.replace("main", "ec"))),
+    case("C13", "absent", claim(aud=ABSENT)),
+    *[case("C13", repr(a), claim(aud=a)) for a in ("", [], 7, {"aud": 1}, None, [None])],
+    case("C13", "mixed-list", audience(lambda aud: [aud, 7])),
+    case("C14", "trailing-slash", audience(lambda aud: aud + "/")),
+    case("C14", "host-case", audience(lambda aud: aud.replace("http:", "HTTP:"))),
+    case("C14", "other-path", audience(lambda aud: aud + "2")),
+    case("C14", "parent", audience(lambda aud: aud.removesuffix("/mcp"))),
+    case("C14", "sibling", audience(lambda aud: aud.replace("/mcp", "/t/globex/mcp"))),
+    case("C14", "client-id", claim(aud="client-1")),
+    *[
+        case("C17", repr(s)[:20], claim(sub=s))
+        for s in ("", ABSENT, None, 7, "x" * 10_000, "a\nb", "a\0b", " alice", "alice ", ["alice"])
+    ],
+    *[case("C19", repr(c), claim(client_id=c)) for c in ({"id": 1}, ["client-1"], 7, None, ABSENT)],
+    case("C20", "sub", spliced('"sub":"bob",')),
+    case("C20", "aud", spliced('"aud":"x",')),
+    case("C20", "escaped", spliced('"\\u0073ub":"bob",')),
+    case("C21", "Sub", claim(sub=ABSENT, Sub="alice")),
+    case("C21", "EXP", claim(exp=ABSENT, EXP=int(time.time()) + 300)),
+    *[
+        case("C22", repr(s)[:16], claim(scope=s))
+        for s in (["files:write"], 7, {"a": 1}, None, "a\tb", "x " * 5_000)
+    ],
+    case("C24", "nonce", claim(nonce="n")),
+    case("C24", "at_hash", claim(at_hash="h")),
+    case("C24", "id-token", typed("JWT", aud="client-1", nonce="n")),
+    *[
+        case("C25", typ, typed(typ))
+        for typ in ("refresh+jwt", "logout+jwt", "secevent+jwt", "oauth-id-jag+jwt", "dpop+jwt")
+    ],
+    case("C25", "introspection", typed("token-introspection+jwt", token_introspection={})),
+    case("C25", "refresh", claim(typ="Refresh")),
+    case("C25", "id", claim(typ="ID")),
+    case("C25", "events", claim(events={"http://schemas.openid.net/event/x": {}})),
+    case("C26", "jkt", claim(cnf={"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"})),
+    case("D08", "jkt", claim(cnf={"jkt": "0ZcOCORZNYy-DWpqq30jZyJGHTN0d2HglBV3uiguA4I"})),
+    case("C27", "unknown", claim(cnf={"x": "y"})),
+    *[case("C27", repr(c), claim(cnf=c)) for c in ("jkt", [], 7, None, {})],
+    case("C28", "deep", literal("x", "[" * 3_000 + "]" * 3_000)),
+    case("C28", "long-integer", literal("x", "1" * 4_301)),
+    *[
+        case("C29", repr(o), claim(org_id=o))
+        for o in (ABSENT, None, ["acme"], 7, "", "acme ", "Acme", "unknown", "../acme", "t-acme")
+    ],
+]
+
+
+@pytest.mark.parametrize("make", REFUSED)
+def test_a_token_that_lies_or_is_for_somebody_else_never_reaches_a_tool(
+    site: Site, make: Make
+) -> None:
+    """Signed by the right key is not enough: every claim has to be the right kind, for us, now."""
+    site.refused(make(site))
+
+
+ACCEPTED = [
+    case("C05", "fraction", lambda site: site.forge().text("exp", f"{time.time() + 100:.3f}")),
+    case("C05", "within-the-leeway", ahead("exp", -20)),
+    case("C06", "past", ahead("nbf", -60)),
+    case("C15", "several", audience(lambda aud: ["https://other.example/mcp", aud])),
+    case("C21", "extra", claim(Sub="bob", AUD="x")),
+    case("C22", "repeated", claim(scope="files:write files:write")),
+    case("C22", "empty", claim(scope="")),
+    case("C30", "actor", claim(act={"sub": "agent-7"})),
+]
+
+
+@pytest.mark.parametrize("make", ACCEPTED)
+def test_what_the_profile_allows_is_accepted(site: Site, make: Make) -> None:
+    """Strict is not narrow: what RFC 9068 allows opens the gate."""
+    site.accepted(make(site))
+
+
+@pytest.mark.requirement("C11", "N16")
+def test_the_keys_of_one_issuer_never_open_for_another(site: Site) -> None:
+    """Both issuers are trusted; each for its own tokens only, even under the same key id."""
+    site.accepted(site.forge("ec").token(header={"alg": "ES256"}, sign=site.signs("ec")))
+
+    site.refused(site.forge("main").token(header={"alg": "ES256"}, sign=site.signs("ec")))
+    site.refused(site.forge("ec").token(sign=signer(rsa_key(), "RS256")))
+
+
+@pytest.mark.requirement("C18")
+def test_a_machine_named_like_a_person_is_somebody_else(site: Site) -> None:
+    """A client that registers under a person's id must not reach what is that person's."""
+    person = site.accepted(site.forge().token(sub="alice", client_id="client-1"))
+    machine = site.accepted(site.forge().token(sub="alice", client_id="alice"))
+
+    assert (person.subject_kind, machine.subject_kind) == ("user", "client")
+    assert person.principal_key != machine.principal_key
+
+
+@pytest.mark.requirement("C22")
+def test_a_scope_is_compared_whole(site: Site) -> None:
+    """`files:writer` is not `files:write`."""
+    site.refused(
+        site.forge().token(scope="files:writer xfiles:write files:writ"),
+        tool="witness_write",
+        status=403,
+        error="insufficient_scope",
+    )
+
+
+@pytest.mark.requirement("C23")
+def test_two_scope_claims_never_add_up(site: Site) -> None:
+    """The preset says which claim holds the scopes; another one beside it grants nothing."""
+    token = site.forge().token(scope="files:read", scp="files:write")
+
+    site.refused(token, tool="witness_write", status=403, error="insufficient_scope")
+    site.accepted(token, tool="witness_read")
+
+
+@pytest.mark.requirement("C30")
+def test_only_the_outermost_actor_counts(site: Site) -> None:
+    """Deeper actors are history (RFC 8693 section 4.1); fifty of them are an attack."""
+    act: dict[str, Any] = {"sub": "admin"}
+    for _ in range(50):
+        act = {"sub": "agent", "act": act}
+
+    site.refused(site.forge().token(act=act))
+    caller = site.accepted(site.forge().token(act={"sub": "agent", "act": {"sub": "admin"}}))
+    assert caller.actor == "agent"
+    assert caller.roles == frozenset()
+
+
+@pytest.mark.requirement("C29", "A6")
+def test_the_token_alone_names_the_tenant(site: Site) -> None:
+    """No header, query or argument moves a caller to another tenant."""
+    headers = {"X-Tenant-Id": "globex", "X-Org-Id": "globex", "X_Tenant": "globex"}
+
+    caller = site.accepted(site.forge().token(), headers=headers)
+
+    assert caller.tenant_id == "acme"
+
+
+@pytest.mark.requirement("C29")
+def test_a_tenant_belongs_to_the_issuer_whose_table_names_it(site: Site) -> None:
+    """A second trusted issuer that claims somebody else's tenant gets nowhere."""
+    site.accepted(site.forge("rival").token(org_id="rival-org"))
+
+    site.refused(site.forge("rival").token(org_id="acme"))
+    site.refused(site.forge("rival").token(org_id="globex"))

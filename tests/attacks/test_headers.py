@@ -1,0 +1,175 @@
+"""Tricks in the token's header: group H of the attack catalogue, through the front door."""
+
+import base64
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.attacks.site import Site
+from tests.support import forge as f
+from tests.support.forge import ABSENT, b64, compact, rsa_key, signer
+
+Make = Callable[[Site], str]
+SIGN = signer(rsa_key(), "RS256")
+
+
+def with_header(**members: Any) -> Make:
+    return lambda site: site.forge().token(header=members)
+
+
+def raw_header(data: bytes) -> Make:
+    return lambda site: site.forge().token(header=data)
+
+
+def text_header(text: str) -> Make:
+    """A header with this text spliced in before the usual members."""
+    return raw_header((f'{{{text}"typ":"at+jwt","alg":"RS256","kid":"main"}}').encode())
+
+
+def embedded(site: Site) -> str:
+    stranger = rsa_key("stranger")
+    return site.forge().token(header={"jwk": f.jwk(stranger, None)}, sign=signer(stranger, "RS256"))
+
+
+def by_stranger(**members: Any) -> Make:
+    return lambda site: site.forge().token(
+        header=members, sign=signer(rsa_key("stranger"), "RS256")
+    )
+
+
+def reshaped(change: Callable[[str, str, str], str]) -> Make:
+    return lambda site: change(*site.forge().token().split("."))
+
+
+def flattened(head: str, body: str, signature: str) -> str:
+    return json.dumps({"protected": head, "payload": body, "signature": signature})
+
+
+def encrypted(site: Site) -> str:
+    header = {"alg": "PBES2-HS256+A128KW", "enc": "A128CBC-HS256", "p2s": "YWJj", "p2c": 2**31}
+    return ".".join([f.encode(header), *(b64(b"x" * 16) for _ in range(4))])
+
+
+def detached(site: Site) -> str:
+    head, _, signature = site.forge().token().split(".")
+    return f"{head}..{signature}"
+
+
+def unencoded(size: int) -> Make:
+    """RFC 7797: the payload as it is, signed over the raw bytes."""
+
+    def make(site: Site) -> str:
+        claims = json.dumps(site.forge().claims(pad="x" * size)).encode()
+        header = site.forge().header(b64=False, crit=["b64"])
+        return compact(header, claims, SIGN)
+
+    return make
+
+
+def padded(part: int) -> Make:
+    def make(site: Site) -> str:
+        parts = site.forge().token(pad="xx").split(".")
+        parts[part] += "=" * (-len(parts[part]) % 4 or 1)
+        return ".".join(parts)
+
+    return make
+
+
+def standard_alphabet(site: Site) -> str:
+    head, body, signature = site.forge().token().split(".")
+    plain = base64.b64encode(f.unb64(signature)).rstrip(b"=").decode()
+    return f"{head}.{body}.{plain if plain != signature else '+' + plain[1:]}"
+
+
+def case(identifier: str, name: str, make: Make, status: int = 401) -> Any:
+    return pytest.param(
+        make, status, id=f"{identifier}-{name}", marks=pytest.mark.requirement(identifier)
+    )
+
+
+BAD_KIDS = {
+    "number": 7,
+    "null": None,
+    "array": ["main"],
+    "object": {"main": 1},
+    "empty": "",
+}
+TYPES = ("JWT", "dpop+jwt", "logout+jwt", "secevent+jwt", "oauth-id-jag+jwt", "at+jwtx", 7, "")
+
+REFUSED = [
+    case("H01", "jku", by_stranger(jku="http://127.0.0.1:9/keys")),
+    case("H01", "x5u", by_stranger(x5u="http://127.0.0.1:9/cert")),
+    case("H02", "jwk", embedded),
+    case("H03", "x5c", by_stranger(x5c=[base64.b64encode(b"certificate").decode()])),
+    *[case("H04", name, with_header(kid=kid)) for name, kid in BAD_KIDS.items()],
+    case("H04", "10-kB", with_header(kid="k" * 10_000)),
+    case("H07", "unknown", with_header(crit=["x"], x=1)),
+    case("H07", "empty", with_header(crit=[])),
+    case("H07", "string", with_header(crit="exp")),
+    case("H07", "b64-true", with_header(crit=["b64"], b64=True)),
+    case("H08", "b64-false", unencoded(0)),
+    case("H08", "b64-false-large", unencoded(8_000)),
+    case("H08", "b64-false-uncritical", with_header(b64=False)),
+    *[case("H09", repr(typ), with_header(typ=typ)) for typ in TYPES],
+    case("H09", "absent", with_header(typ=ABSENT)),
+    case("H10", "nested", with_header(cty="JWT")),
+    case("H11", "none-first", text_header('"alg":"none",')),
+    case("H11", "escaped", text_header('"\\u0061lg":"none",')),
+    case("H12", "array", raw_header(b'["RS256"]')),
+    case("H12", "string", raw_header(b'"RS256"')),
+    case(
+        "H12", "utf-16", raw_header('{"alg":"RS256","typ":"at+jwt","kid":"main"}'.encode("utf-16"))
+    ),
+    case("H12", "bom", raw_header(b'\xef\xbb\xbf{"alg":"RS256","typ":"at+jwt","kid":"main"}')),
+    case(
+        "H12",
+        "invalid-utf-8",
+        raw_header(b'{"x":"\xff","alg":"RS256","typ":"at+jwt","kid":"main"}'),
+    ),
+    case("H12", "lone-surrogate", text_header('"x":"\\ud800",')),
+    case("H13", "deep", text_header(f'"x":{"[" * 1500}{"]" * 1500},')),
+    case("H14", "jwe", encrypted),
+    case("H14", "enc", with_header(enc="A128GCM")),
+    case("H14", "zip", with_header(zip="DEF")),
+    case("H15", "detached", detached),
+    case("H15", "two-segments", reshaped(lambda h, b, s: f"{h}.{b}")),
+    case("H15", "four-segments", reshaped(lambda h, b, s: f"{h}.{b}.{s}.{s}")),
+    case("H15", "no-header", reshaped(lambda h, b, s: f".{b}.{s}")),
+    case("H15", "only-dots", reshaped(lambda h, b, s: "...")),
+    case("H15", "json", reshaped(flattened), 400),
+    case("H16", "plus-and-slash", standard_alphabet),
+    case("H16", "space-inside", reshaped(lambda h, b, s: f"{h}. {b}.{s}"), 400),
+    case("H16", "tab-inside", reshaped(lambda h, b, s: f"{h}.\t{b}.{s}"), 400),
+    *[case("H16", f"padding-{part}", padded(part)) for part in (0, 1)],
+    case("H16", "padding-2", padded(2)),
+]
+
+
+@pytest.mark.parametrize(("make", "status"), REFUSED)
+def test_a_trick_in_the_header_never_reaches_a_tool(site: Site, make: Make, status: int) -> None:
+    """The header chooses among the issuer's keys and algorithms; it brings none of its own."""
+    error = "invalid_token" if status == 401 else "invalid_request"
+
+    site.refused(make(site), status=status, error=error)
+
+
+@pytest.mark.requirement("H09")
+@pytest.mark.parametrize("typ", ["at+jwt", "APPLICATION/AT+JWT", "application/at+jwt", "AT+JWT"])
+def test_the_type_of_an_access_token_is_read_as_a_media_type(site: Site, typ: str) -> None:
+    """Media types compare without regard to case, and `application/` may be left out (RFC 7515)."""
+    site.accepted(site.forge().token(header={"typ": typ}))
+
+
+@pytest.mark.requirement("H01")
+def test_a_header_never_makes_the_server_fetch(site: Site) -> None:
+    """Key addresses in a token are an attacker's way to make us call somebody."""
+    site.accepted(site.forge().token())
+    before = site.idp.hits.copy()
+    lure = f"{site.idp.base}/lure"
+
+    site.accepted(site.forge().token(header={"jku": lure, "x5u": lure}))
+    site.refused(by_stranger(jku=lure, x5u=lure)(site))
+
+    assert site.idp.hits["/lure"] == before["/lure"] == 0

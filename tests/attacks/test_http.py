@@ -1,0 +1,325 @@
+"""The HTTP layer: group W of the attack catalogue, byte by byte, on both parsers."""
+
+import json
+from typing import Any
+
+import pytest
+
+from tests.attacks.site import Site
+from tests.support.raw import RawAnswer
+
+
+def case(identifier: str, name: str, *values: Any) -> Any:
+    return pytest.param(
+        *values, id=f"{identifier}-{name}", marks=pytest.mark.requirement(identifier)
+    )
+
+
+def challenge_of(answer: RawAnswer) -> str:
+    return answer.field("www-authenticate") or ""
+
+
+def assert_refused(site: Site, answer: RawAnswer, status: int, error: str) -> None:
+    """A refusal of the gate: this status and code, the same metadata address, nothing stored."""
+    assert answer.status == status, answer
+    assert challenge_of(answer).startswith(f'Bearer resource_metadata="{site.metadata_url}"')
+    assert f'error="{error}"' in challenge_of(answer)
+    assert json.loads(answer.body)["error"] == error
+    assert answer.field("cache-control") == "no-store"
+
+
+MALFORMED = [
+    case("W01", "good-bad", [b"Bearer GOOD", b"Bearer bad"]),
+    case("W01", "bad-good", [b"Bearer bad", b"Bearer GOOD"]),
+    case("W01", "same-twice", [b"Bearer GOOD", b"Bearer GOOD"]),
+    case("W01", "basic-and-bearer", [b"Basic eDp5", b"Bearer GOOD"]),
+    case("W02", "comma-list", [b"Bearer GOOD, Bearer GOOD"]),
+    case("W02", "comma", [b"Bearer GOOD,"]),
+    case("W04", "alone", [b"Bearer"]),
+    case("W06", "tab", [b"Bearer\tGOOD"]),
+    case("W06", "two-words", [b"Bearer GOOD GOOD"]),
+    case("W08", "latin-1", [b"Bearer GOOD\xe9"]),
+    case("W08", "utf-8", [b"Bearer GOOD\xc3\xa9"]),
+    case("W08", "equals-first", [b"Bearer =GOOD"]),
+    case("W08", "quote", [b'Bearer "GOOD"']),
+]
+
+
+@pytest.mark.parametrize("values", MALFORMED)
+def test_a_malformed_credential_is_never_guessed_at(site: Site, values: list[bytes]) -> None:
+    """Two parsers that read one header differently are how a proxy and a server come to differ."""
+    token = site.forge().token().encode()
+    fields = [("Authorization", value.replace(b"GOOD", token)) for value in values]
+
+    with site.nothing_runs():
+        answer = site.raw(fields)
+
+    assert_refused(site, answer, 400, "invalid_request")
+
+
+@pytest.mark.requirement("W04")
+def test_a_scheme_followed_by_spaces_holds_no_token(site: Site) -> None:
+    """Parsers strip the spaces or keep them; either way nothing is presented."""
+    with site.nothing_runs():
+        answer = site.raw([("Authorization", b"Bearer    ")])
+
+    assert_refused(site, answer, 400, "invalid_request")
+
+
+@pytest.mark.requirement("W08")
+@pytest.mark.parametrize("byte", [b"\x00", b"\x7f", b"\x01"])
+def test_a_control_character_never_gets_through(site: Site, byte: bytes) -> None:
+    """A parser may refuse the whole request first; the gate refuses what is left."""
+    with site.nothing_runs():
+        answer = site.raw([("Authorization", b"Bearer abc" + byte + b"def")])
+
+    assert answer.status == 400
+
+
+@pytest.mark.requirement("W03")
+@pytest.mark.parametrize("scheme", ["bearer", "BEARER", "BeArEr"])
+def test_the_scheme_compares_without_regard_to_case(site: Site, scheme: str) -> None:
+    """RFC 9110 section 11.1."""
+    answer = site.raw([("Authorization", f"{scheme} {site.forge().token()}")])
+
+    assert answer.status == 200
+
+
+@pytest.mark.requirement("W05")
+def test_several_spaces_before_the_token_are_allowed(site: Site) -> None:
+    """RFC 9110 section 11.4 allows more than one."""
+    assert site.raw([("Authorization", f"Bearer    {site.forge().token()}")]).status == 200
+
+
+@pytest.mark.requirement("W06")
+def test_spaces_behind_the_token_are_no_part_of_it(site: Site) -> None:
+    """One parser strips them and one keeps them: the answer is the same."""
+    assert site.raw([("Authorization", f"Bearer {site.forge().token()}  ")]).status in (200, 400)
+
+
+@pytest.mark.requirement("W07")
+def test_a_folded_header_is_refused(site: Site) -> None:
+    """Obsolete line folding (RFC 9112 section 5.2) hides a second value from some parsers."""
+    token = site.forge().token().encode()
+    with site.nothing_runs():
+        answer = site.raw([("Authorization", b"Bearer\r\n " + token)])
+
+    assert answer.status == 400
+
+
+@pytest.mark.requirement("W09")
+@pytest.mark.parametrize("size", [17_000, 60_000, 70_000])
+def test_an_oversized_credential_is_refused_before_it_is_read(site: Site, size: int) -> None:
+    """Limits come before meaning."""
+    with site.nothing_runs():
+        answer = site.raw([("Authorization", b"Bearer " + b"a" * size)])
+
+    assert answer.status in (400, 431)
+
+
+@pytest.mark.requirement("W10")
+def test_a_token_in_the_query_or_the_form_is_no_token(site: Site) -> None:
+    """Queries end up in logs (RFC 9700 section 4.3.2); it is neither used nor written down."""
+    token = site.forge().token()
+    form = f"access_token={token}".encode()
+    with site.nothing_runs():
+        query = site.raw([], target=f"{site.path}?access_token={token}")
+        body = site.raw([], body=form, content_type="application/x-www-form-urlencoded")
+
+    assert_refused(site, query, 401, "invalid_token")
+    assert_refused(site, body, 401, "invalid_token")
+    assert token not in site.log()
+
+
+@pytest.mark.requirement("W11")
+@pytest.mark.parametrize("value", ["Basic eDp5", "Negotiate abc", "Token abc", "DPoP abc", "abc"])
+def test_another_scheme_is_like_no_credentials(site: Site, value: str) -> None:
+    """The challenge says what we offer."""
+    with site.nothing_runs():
+        answer = site.raw([("Authorization", value)])
+
+    assert_refused(site, answer, 401, "invalid_token")
+
+
+@pytest.mark.requirement("W12", "A6")
+@pytest.mark.parametrize(
+    "name",
+    ["X-Tenant-Id", "x-org", "X-ORG-ID", "X-User", "X_Tenant_Id", "X-Scopes", "X-Forwarded-User",
+     "X-Auth-Request-User", "X-Gatepost-Tenant"],
+)  # fmt: skip
+def test_a_header_that_names_an_identity_has_no_effect(site: Site, name: str) -> None:
+    """The tenant comes from the token, whatever else is claimed, once or twice."""
+    fields = [(name, "globex"), (name, "initech")]
+
+    caller = site.accepted(site.forge().token(), fields=fields)
+
+    assert (caller.tenant_id, caller.subject) == ("acme", "alice")
+
+
+@pytest.mark.requirement("W13")
+@pytest.mark.parametrize(
+    ("hosts", "status"),
+    [(["evil.example"], 421), (["evil.example/x?"], 421), ([], 400), (["HERE", "HERE"], 400),
+     (["HERE", "evil.example"], 400), (["HERE.evil.example"], 421), (["user@HERE"], 421)],
+)  # fmt: skip
+def test_a_foreign_host_is_refused(site: Site, hosts: list[str], status: int) -> None:
+    """Nothing about us is derived from the request, and a rebound name gets no further."""
+    with site.nothing_runs():
+        answer = site.raw(
+            [("Authorization", f"Bearer {site.forge().token()}")],
+            hosts=[host.replace("HERE", site.authority) for host in hosts],
+        )
+
+    assert answer.status in (status, 400)
+
+
+@pytest.mark.requirement("W14", "W13")
+@pytest.mark.parametrize(
+    "field",
+    [("X-Forwarded-Host", "evil.example"), ("X-Forwarded-Proto", "https"),
+     ("X-Forwarded-Port", "1"), ("X-Forwarded-Prefix", "/evil"),
+     ("Forwarded", "host=evil.example;proto=https"), ("X-Forwarded-For", "10.0.0.1")],
+)  # fmt: skip
+def test_a_forwarded_header_from_a_stranger_changes_nothing(
+    site: Site, field: tuple[str, str]
+) -> None:
+    """Challenge and metadata stay as they are configured."""
+    assert_refused(site, site.raw([field]), 401, "invalid_token")
+    document = site.raw([field], method="GET", target=site.metadata_path)
+    assert json.loads(document.body)["resource"] == site.resource
+
+
+@pytest.mark.requirement("W15")
+@pytest.mark.parametrize(
+    "target",
+    ["//mcp", "/mcp/", "/mcp/..;/", "/mcp/../mcp", "/./mcp", "/%2e/mcp", "/%2fmcp", "/MCP", "/mcp%00",
+     "/mcp;x", "/health/../mcp", "/readyz/mcp", "/nowhere"],
+)  # fmt: skip
+def test_no_spelling_of_a_path_reaches_a_tool_without_a_token(site: Site, target: str) -> None:
+    """What is not public needs a token, under whatever name."""
+    with site.nothing_runs():
+        answer = site.raw([], target=target)
+
+    assert answer.status in (400, 401)
+
+
+@pytest.mark.requirement("W15")
+@pytest.mark.parametrize("target", ["/mcp/", "//mcp", "/MCP", "/nowhere"])
+def test_another_spelling_of_the_endpoint_is_not_the_endpoint(site: Site, target: str) -> None:
+    """With a token too, only the configured path is the endpoint."""
+    with site.nothing_runs():
+        answer = site.raw([("Authorization", f"Bearer {site.forge().token()}")], target=target)
+
+    assert answer.status == 404
+
+
+@pytest.mark.requirement("W16", "W17")
+@pytest.mark.parametrize(
+    "origin",
+    ["http://evil.example", "null", "chrome-extension://abc", "HERE/", "HERE.evil.example",
+     "https://evil.example", "HERE@evil.example", ""],
+)  # fmt: skip
+def test_a_foreign_origin_is_refused_before_anybody_signs_in(site: Site, origin: str) -> None:
+    """A page that a browser shows must not drive a server on the same machine."""
+    value = origin.replace("HERE", f"http://{site.authority}")
+    with site.nothing_runs():
+        answer = site.raw([("Origin", value), ("Authorization", "Bearer x")])
+
+    assert answer.status == 403
+
+
+@pytest.mark.requirement("W18")
+def test_a_preflight_needs_no_token(site: Site) -> None:
+    """Browsers send preflights without credentials; the answer names what may be sent and read."""
+    fields = [
+        ("Origin", site.origin),
+        ("Access-Control-Request-Method", "POST"),
+        ("Access-Control-Request-Headers", "authorization, content-type, mcp-protocol-version"),
+    ]
+    before = site.idp.hits.total()
+
+    answer = site.raw(fields, method="OPTIONS", body=b"")
+
+    assert 200 <= answer.status < 300
+    assert answer.field("access-control-allow-origin") == site.origin
+    assert "authorization" in (answer.field("access-control-allow-headers") or "").lower()
+    assert site.idp.hits.total() == before
+
+
+@pytest.mark.requirement("W18")
+def test_options_that_is_no_preflight_is_not_allowed(site: Site) -> None:
+    """Without `Access-Control-Request-Method` it is an ordinary request, and not one we serve."""
+    assert site.raw([("Origin", site.origin)], method="OPTIONS", body=b"").status in (401, 405)
+
+
+@pytest.mark.requirement("W18")
+def test_a_browser_can_read_the_challenge(site: Site) -> None:
+    """Without the exposed header a browser client cannot find the metadata."""
+    answer = site.raw([("Origin", site.origin)])
+
+    assert answer.status == 401
+    assert "www-authenticate" in (answer.field("access-control-expose-headers") or "").lower()
+
+
+@pytest.mark.requirement("W19", "A4")
+def test_metadata_ignores_credentials(site: Site) -> None:
+    """Both locations answer the same bytes to anybody, whatever is in `Authorization`."""
+    before = site.idp.hits.total()
+    documents = {
+        site.raw([("Authorization", value)], method="GET", target=path).body
+        for path in (site.metadata_path, site.inserted_metadata_path)
+        for value in ("Bearer garbage", "Basic x", f"Bearer {site.forge().token(exp=1)}")
+    }
+
+    assert len(documents) == 1
+    assert json.loads(documents.pop())["resource"] == site.resource
+    assert site.idp.hits.total() == before
+
+
+@pytest.mark.requirement("W20")
+@pytest.mark.parametrize("method", ["TRACE", "PUT", "PATCH", "DELETE", "GET"])
+def test_another_method_does_not_run_anything(site: Site, method: str) -> None:
+    """The endpoint is POST; an override header changes nothing."""
+    with site.nothing_runs():
+        answer = site.raw(
+            [("Authorization", f"Bearer {site.forge().token()}"),
+             ("X-HTTP-Method-Override", "POST"), ("X-Method-Override", "POST")],
+            method=method,
+        )  # fmt: skip
+
+    assert answer.status == 405
+
+
+@pytest.mark.requirement("W20")
+def test_connect_is_refused(site: Site) -> None:
+    """This is no proxy."""
+    assert site.raw([], method="CONNECT", target="evil.example:443", body=b"").status in (
+        400,
+        401,
+        405,
+        421,
+    )
+
+
+@pytest.mark.requirement("W22")
+def test_the_gate_answers_before_the_body_has_come(site: Site) -> None:
+    """A stranger cannot make the server hold a body: the refusal comes while it is still sending."""
+    with site.nothing_runs():
+        answer = site.raw(
+            [("Authorization", "Bearer garbage"), ("Content-Length", "1000000")], body=b"{"
+        )
+
+    assert_refused(site, answer, 401, "invalid_token")
+
+
+@pytest.mark.requirement("D11")
+@pytest.mark.parametrize(
+    "name", ["Client-Cert", "X-Forwarded-Client-Cert", "X-SSL-Client-Cert", "X-Client-Certificate"]
+)
+def test_a_certificate_that_a_stranger_claims_does_not_unlock_a_bound_token(
+    site: Site, name: str
+) -> None:
+    """A certificate-bound token (RFC 8705) is refused as Bearer, whatever a header says."""
+    token = site.forge().token(cnf={"x5t#S256": "bwcK0esc3ACC3DB2Y5_lESsXE8o9ltc05O89jdN-dg2"})
+
+    site.refused(token, fields=[(name, ":MIIB:")])

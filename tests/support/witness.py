@@ -1,0 +1,34 @@
+"""A tool that remembers having run, so that a refusal can prove that nothing did."""
+
+from gatepost import CallContext, Pack
+from tests.support.calls import CALLS
+
+pack = Pack("witness")
+
+
+@pack.tool(read_only=True)
+async def witness(ctx: CallContext) -> str:
+    """Remember that somebody called."""
+    CALLS.append(ctx.caller)
+    return "witnessed"
+
+
+@pack.tool(scopes={"files:write"})
+async def witness_write(ctx: CallContext) -> str:
+    """Remember that somebody who may write called."""
+    CALLS.append(ctx.caller)
+    return "written"
+
+
+@pack.tool(scopes={"files:read"})
+async def witness_read(ctx: CallContext) -> str:
+    """Remember that somebody who may read called."""
+    CALLS.append(ctx.caller)
+    return "read"
+
+
+@pack.tool(acr_values=("phr",), max_age_s=300)
+async def witness_strong(ctx: CallContext) -> str:
+    """Remember that somebody who signed in strongly and lately called."""
+    CALLS.append(ctx.caller)
+    return "strong"
