@@ -1,0 +1,66 @@
+"""What an installation brings along stays small, locked and used."""
+
+import ast
+import re
+import tomllib
+from importlib.metadata import requires
+
+from packaging.requirements import Requirement
+from packaging.utils import canonicalize_name
+
+from tests.architecture.source import ROOT, imported_names, source_files
+
+MOST_PACKAGES = 40
+# The name to import, where it is not the name to install.
+IMPORT_NAMES = {"pyjwt": "jwt", "jsonschema-rs": "jsonschema_rs"}
+# Chosen by uvicorn through its settings, or imported under a condition.
+BY_NAME = {"uvloop", "httptools"}
+
+
+def declared() -> list[Requirement]:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
+    return [Requirement(line) for line in project["dependencies"]]
+
+
+def closure() -> set[str]:
+    """Every package that installing the core brings, on this machine."""
+    found: set[str] = set()
+    todo = declared()
+    while todo:
+        requirement = todo.pop()
+        name = canonicalize_name(requirement.name)
+        if name in found or (requirement.marker and not requirement.marker.evaluate({"extra": ""})):
+            continue
+        found.add(name)
+        todo += [Requirement(line) for line in requires(name) or []]
+    return found
+
+
+def test_the_core_stays_small() -> None:
+    """Each package is somebody else's bugs and keys; forty is the most."""
+    assert len(closure()) <= MOST_PACKAGES, sorted(closure())
+
+
+def test_the_lock_holds_exactly_what_the_core_needs_and_can_build_it() -> None:
+    """Nothing is installed that is not locked."""
+    lock = (ROOT / "requirements.lock").read_text(encoding="utf-8")
+    locked = {canonicalize_name(name) for name in re.findall(r"^([\w.-]+)==", lock, re.MULTILINE)}
+
+    assert closure() <= locked
+
+
+def test_every_declared_dependency_is_used() -> None:
+    """A dependency that nothing imports is only risk."""
+    imported = {
+        name.split(".")[0]
+        for path in source_files()
+        for name, _ in imported_names(ast.parse(path.read_text(encoding="utf-8")))
+    }
+    unused = {
+        requirement.name
+        for requirement in declared()
+        if requirement.name not in BY_NAME
+        and IMPORT_NAMES.get(requirement.name, requirement.name) not in imported
+    }
+
+    assert unused == set()
