@@ -1,0 +1,234 @@
+"""What differs between identity providers, as rows of data; no code asks for a name."""
+
+from typing import Literal
+
+import msgspec
+
+ALGORITHMS = ("RS256", "PS256", "ES256", "EdDSA", "Ed25519")
+REQUIRED = frozenset({"iss", "aud", "exp", "iat", "sub", "client_id", "jti"})
+PRESENCE: frozenset[str] = frozenset()
+OTHER_TOKENS = {
+    # Nonces and hashes bind an ID token to one sign-in (OpenID Connect Core 1.0, 2 and 3.3.2.11):
+    # an access token has no use for them, and an ID token must never open a resource.
+    "nonce": PRESENCE,
+    "at_hash": PRESENCE,
+    "c_hash": PRESENCE,
+    "s_hash": PRESENCE,
+    # Back-channel logout tokens and security events (RFC 8417) are signed with the same keys.
+    "events": PRESENCE,
+    "typ": frozenset({"id", "refresh", "offline", "logout"}),
+    "token_use": frozenset({"id", "refresh"}),
+}
+GUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
+
+
+class Preset(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    How one provider's access tokens differ from the RFC 9068 profile.
+
+    Every default is the strict profile: a row names only where its provider departs from it.
+    Where several claims are listed, the first that is present decides; they are never joined.
+    """
+
+    name: str
+    documentation: str
+    """Where the provider describes its tokens."""
+    types: frozenset[str] = frozenset({"at+jwt"})
+    """Accepted header ``typ``, lower case, without ``application/``; ``""``: it may be absent."""
+    algorithms: tuple[str, ...] = ALGORITHMS
+    """Signature algorithms that its keys may verify."""
+    required: frozenset[str] = REQUIRED
+    """Claims that must be present."""
+    audience_claims: tuple[str, ...] = ("aud",)
+    client_as_audience: bool = False
+    """Where ``aud`` is absent, the client id must be one of the issuer's ``audiences``."""
+    scope_claims: tuple[str, ...] = ("scope",)
+    client_claims: tuple[str, ...] = ("client_id",)
+    subject_claims: tuple[str, ...] = ("sub",)
+    """The stable id of the subject: the same person is the same issuer and the same value."""
+    token_id_claims: tuple[str, ...] = ("jti",)
+    tenant_claim: str = ""
+    """Where the organisation usually stands; only a hint for `check`, never applied by itself."""
+    forbidden: dict[str, frozenset[str]] = msgspec.field(default_factory=lambda: OTHER_TOKENS)
+    """Payload member and the lower-case values that mean another kind of token; empty: any."""
+    must_equal: dict[str, str] = {}
+    """Payload members that an access token always carries with this value."""
+    client_markers: dict[str, str] = {}
+    """Payload members that, with this value, say that the subject is a machine."""
+    display_claims: tuple[str, ...] = ("name", "email", "preferred_username")
+    """Claims that may be shown to people; nothing is decided by them."""
+    opaque: bool = False
+    """Access tokens are (or may be) opaque: they are asked about at the issuer (RFC 7662)."""
+    introspection_form: Literal["rfc7662", "tokeninfo"] = "rfc7662"
+    """``tokeninfo`` (Google): ``access_token`` is posted, nobody authenticates, no ``active``."""
+    introspection_endpoint: str = ""
+    """Where to ask, for a provider whose metadata does not say."""
+    issuer_pattern: str = ""
+    """The template that a multi-tenant application's issuers follow."""
+    segment_claim: str = ""
+    """The claim that must equal what the template captured."""
+    segment_pattern: str = r"[A-Za-z0-9_-]{1,64}"
+    """What the captured segment may be, as a regular expression that must match fully."""
+    discovery_paths: tuple[str, ...] = ()
+    """Paths tried under the issuer after the standard ones."""
+
+
+PRESETS: dict[str, Preset] = {
+    preset.name: preset
+    for preset in (
+        Preset(
+            name="generic",
+            documentation="https://www.rfc-editor.org/rfc/rfc9068",
+        ),
+        Preset(
+            name="keycloak",
+            documentation="https://www.keycloak.org/docs/latest/server_admin/",
+            types=frozenset({"jwt", "at+jwt"}),
+            required=frozenset({"iss", "aud", "exp", "iat", "sub", "azp", "jti"}),
+            client_claims=("azp",),
+            tenant_claim="organization",
+            must_equal={"typ": "Bearer"},
+        ),
+        Preset(
+            name="auth0",
+            documentation="https://auth0.com/docs/secure/tokens/access-tokens/access-token-profiles",
+            types=frozenset({"jwt", "at+jwt"}),
+            algorithms=("RS256", "PS256"),
+            required=frozenset({"iss", "aud", "exp", "iat", "sub"}),
+            client_claims=("client_id", "azp"),
+            tenant_claim="org_id",
+        ),
+        Preset(
+            name="okta",
+            documentation="https://developer.okta.com/docs/api/openapi/okta-oauth/guides/overview/",
+            types=frozenset({"", "jwt", "at+jwt"}),
+            algorithms=("RS256",),
+            required=frozenset({"iss", "aud", "exp", "iat", "sub", "cid", "jti"}),
+            scope_claims=("scp",),
+            client_claims=("cid",),
+            subject_claims=("uid", "sub"),
+            discovery_paths=("/.well-known/oauth-authorization-server",),
+        ),
+        Preset(
+            name="entra-v2",
+            documentation="https://learn.microsoft.com/en-us/entra/identity-platform/access-token-claims-reference",
+            types=frozenset({"jwt"}),
+            algorithms=("RS256",),
+            required=frozenset({"iss", "aud", "exp", "iat", "nbf", "sub", "tid", "ver", "azp"}),
+            scope_claims=("scp", "roles"),
+            client_claims=("azp",),
+            subject_claims=("oid", "sub"),
+            token_id_claims=("uti",),
+            tenant_claim="tid",
+            must_equal={"ver": "2.0"},
+            client_markers={"idtyp": "app"},
+            issuer_pattern="https://login.microsoftonline.com/{tid}/v2.0",
+            segment_claim="tid",
+            segment_pattern=GUID,
+        ),
+        Preset(
+            name="entra-v1",
+            documentation="https://learn.microsoft.com/en-us/entra/identity-platform/access-token-claims-reference",
+            types=frozenset({"jwt"}),
+            algorithms=("RS256",),
+            required=frozenset({"iss", "aud", "exp", "iat", "nbf", "sub", "tid", "ver", "appid"}),
+            scope_claims=("scp", "roles"),
+            client_claims=("appid",),
+            subject_claims=("oid", "sub"),
+            token_id_claims=("uti",),
+            tenant_claim="tid",
+            must_equal={"ver": "1.0"},
+            client_markers={"idtyp": "app"},
+            issuer_pattern="https://sts.windows.net/{tid}/",
+            segment_claim="tid",
+            segment_pattern=GUID,
+        ),
+        Preset(
+            name="cognito",
+            documentation="https://docs.aws.amazon.com/cognito/latest/developerguide/amazon-cognito-user-pools-using-the-access-token.html",
+            types=frozenset({"", "jwt"}),
+            algorithms=("RS256",),
+            required=frozenset({"iss", "exp", "iat", "sub", "client_id", "jti", "token_use"}),
+            client_as_audience=True,
+            must_equal={"token_use": "access"},
+            display_claims=("username",),
+        ),
+        Preset(
+            name="google",
+            documentation="https://developers.google.com/identity/protocols/oauth2",
+            required=frozenset({"aud", "exp", "sub"}),
+            client_claims=("azp", "aud"),
+            opaque=True,
+            introspection_form="tokeninfo",
+            introspection_endpoint="https://oauth2.googleapis.com/tokeninfo",
+            display_claims=("email",),
+        ),
+        Preset(
+            name="pingone",
+            documentation="https://docs.pingidentity.com/pingone/applications/p1_access_token.html",
+            types=frozenset({"", "jwt", "at+jwt"}),
+            algorithms=("RS256",),
+            required=frozenset({"iss", "aud", "exp", "iat", "client_id"}),
+        ),
+        Preset(
+            name="workos",
+            documentation="https://workos.com/docs/authkit/mcp",
+            types=frozenset({"", "jwt", "at+jwt"}),
+            algorithms=("RS256",),
+            required=frozenset({"iss", "aud", "exp", "iat", "sub", "jti"}),
+            tenant_claim="org_id",
+        ),
+        Preset(
+            name="descope",
+            documentation="https://docs.descope.com/authorization/session-management/jwt",
+            types=frozenset({"", "jwt", "at+jwt"}),
+            algorithms=("RS256",),
+            required=frozenset({"iss", "aud", "exp", "iat", "sub"}),
+        ),
+        Preset(
+            name="stytch",
+            documentation="https://stytch.com/docs/guides/connected-apps/mcp-servers",
+            types=frozenset({"", "jwt", "at+jwt"}),
+            algorithms=("RS256",),
+            required=frozenset({"iss", "aud", "exp", "iat", "sub"}),
+        ),
+        Preset(
+            name="zitadel",
+            documentation="https://zitadel.com/docs/apis/openidoauth/claims",
+            types=frozenset({"jwt", "at+jwt"}),
+            required=frozenset({"iss", "aud", "exp", "iat", "sub", "jti"}),
+            client_claims=("client_id", "azp"),
+            tenant_claim="urn:zitadel:iam:user:resourceowner:id",
+            opaque=True,
+        ),
+        Preset(
+            name="authentik",
+            documentation="https://docs.goauthentik.io/add-secure-apps/providers/oauth2/",
+            types=frozenset({"jwt", "at+jwt"}),
+            required=frozenset({"iss", "aud", "exp", "iat", "sub"}),
+            client_claims=("azp",),
+        ),
+        Preset(
+            name="hydra",
+            documentation="https://www.ory.com/docs/hydra/jwks",
+            types=frozenset({"jwt", "at+jwt"}),
+            required=frozenset({"iss", "aud", "exp", "iat", "sub", "client_id", "jti"}),
+            scope_claims=("scp", "scope"),
+            opaque=True,
+        ),
+        Preset(
+            name="logto",
+            documentation="https://docs.logto.io/authorization/validate-access-tokens",
+            algorithms=("ES384", "RS256"),
+            required=frozenset({"iss", "aud", "exp", "iat", "sub", "client_id", "jti"}),
+            tenant_claim="organization_id",
+            opaque=True,
+        ),
+        Preset(
+            name="oidc-provider",
+            documentation="https://github.com/panva/node-oidc-provider/blob/main/docs/README.md",
+            opaque=True,
+        ),
+    )
+}
+"""Every preset by the name that ``[[issuers]] preset`` takes."""
