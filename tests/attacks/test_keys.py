@@ -1,0 +1,257 @@
+"""Keys, discovery, caches, network: group N of the attack catalogue, through the front door."""
+
+import json
+import socket
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.attacks.site import Site, tools_call
+from tests.support import forge as f
+from tests.support.forge import rsa_key, signer
+from tests.support.idp import Receive, Scope, Send, answer
+from tests.support.raw import RawAnswer, request
+from tests.support.waiting import eventually
+
+OTHER = signer(rsa_key("other"), "RS256")
+
+
+def unavailable(site: Site, token: str) -> RawAnswer:
+    """Our own outage: 503 with a time to retry, no challenge, nothing ran."""
+    with site.nothing_runs():
+        refusal = site.call(token)
+    assert refusal.status == 503, refusal
+    assert int(refusal.field("retry-after") or 0) >= 1
+    assert refusal.field("www-authenticate") is None
+    return refusal
+
+
+def opens(site: Site, token: str) -> bool:
+    return site.call(token).status == 200
+
+
+async def never(scope: Scope, receive: Receive, send: Send) -> None:
+    """Take the request and answer nothing until the caller hangs up."""
+    while (await receive())["type"] != "http.disconnect":
+        pass
+
+
+async def drip(scope: Scope, receive: Receive, send: Send) -> None:
+    """A key set that begins and goes on a space at a time, for as long as somebody listens."""
+    headers = [(b"content-type", b"application/json")]
+    await send({"type": "http.response.start", "status": 200, "headers": headers})
+    await send({"type": "http.response.body", "body": b'{"keys":[', "more_body": True})
+    await never(scope, receive, send)
+
+
+@pytest.mark.requirement("N01")
+@pytest.mark.parametrize(("issuer", "fault"), [("slow", never), ("drip", drip)])
+def test_a_slow_issuer_costs_the_others_nothing(site: Site, issuer: str, fault: Any) -> None:
+    """Its callers hear 503 within a bounded time; everybody else is served meanwhile."""
+    site.idp.replace(f"/{issuer}/jwks", fault)
+    site.accepted(site.forge().token())
+    with ThreadPoolExecutor(1) as pool:
+        waiting = pool.submit(site.call, site.forge(issuer).token())
+
+        for _ in range(20):
+            site.accepted(site.forge().token())
+
+        assert not waiting.done()
+        assert waiting.result(timeout=9).status == 503
+
+
+FAULTS = {
+    "fails-500": answer(500),
+    "fails-404": answer(404),
+    "fails-429": answer(429, retry_after="1"),
+}
+
+
+@pytest.mark.requirement("N02")
+@pytest.mark.parametrize("issuer", FAULTS)
+def test_an_issuer_that_fails_at_first_is_told_apart_from_a_bad_token(
+    site: Site, issuer: str
+) -> None:
+    """503 and not 401, so that no client throws its token away."""
+    site.idp.replace(f"/{issuer}/jwks", FAULTS[issuer])
+
+    unavailable(site, site.forge(issuer).token())
+
+
+@pytest.mark.requirement("N02")
+def test_a_recovered_issuer_is_noticed_within_five_seconds(site: Site) -> None:
+    """The next good answer of the issuer ends the outage; nobody has to restart anything."""
+    token = site.forge("recovers").token()
+    site.idp.replace("/recovers/jwks", answer(500))
+    unavailable(site, token)
+    site.idp.replace("/recovers/jwks", None)
+
+    eventually(lambda: opens(site, token), within=6)
+
+
+@pytest.mark.requirement("N03", "H06")
+def test_the_last_good_keys_outlive_an_outage(site: Site) -> None:
+    """With its keys known, an issuer may be down; what we cannot know meanwhile is 503."""
+    site.accepted(site.forge("outage").token())
+    site.idp.replace("/outage/jwks", answer(500))
+
+    unknown = site.forge("outage").token(header={"kid": "rotated"}, sign=OTHER)
+
+    unavailable(site, unknown)
+    site.accepted(site.forge("outage").token())
+
+
+ODD = {
+    "huge": answer(body=b'{"keys":[' + b" " * 10_000_000 + b"]}"),
+    "html": answer(body=b"<html>", content_type="text/html"),
+    "array": answer(body=b"[]"),
+    "null": answer(body=b"null"),
+    "no-list": answer(body=b'{"keys":{}}'),
+    "no-keys": answer(body=b'{"keys":[]}'),
+    "doubled": answer(body=json.dumps({"keys": [f.jwk(rsa_key())]}).encode()[:-1] + b',"keys":[]}'),
+}
+
+
+@pytest.mark.parametrize(
+    "issuer",
+    [pytest.param(n, marks=pytest.mark.requirement("N04" if n == "huge" else "N05")) for n in ODD],
+)
+def test_a_document_that_is_no_key_set_is_no_key_set(site: Site, issuer: str) -> None:
+    """It is not half-read: the issuer counts as unavailable."""
+    site.idp.replace(f"/{issuer}/jwks", ODD[issuer])
+
+    unavailable(site, site.forge(issuer).token())
+
+
+@pytest.mark.requirement("N06")
+def test_a_redirect_is_not_followed(site: Site) -> None:
+    """A redirect is how an issuer's document makes a server call its own neighbours."""
+    target = f"{site.idp.base}/redirect-target"
+    site.idp.replace("/redirects/jwks", answer(302, location=target))
+
+    unavailable(site, site.forge("redirects").token())
+
+    assert site.idp.hits["/redirect-target"] == 0
+
+
+@pytest.mark.requirement("N10")
+def test_metadata_of_another_issuer_is_refused(site: Site) -> None:
+    """Mix-up: the document has to name the issuer that was asked (RFC 8414 section 3.3)."""
+    document = {"issuer": site.idp.issuer("main"), "jwks_uri": f"{site.idp.base}/main/jwks"}
+    path = "/.well-known/oauth-authorization-server/lies"
+    site.idp.replace(path, answer(body=json.dumps(document).encode()))
+
+    unavailable(site, site.forge("lies").token())
+
+
+@pytest.mark.requirement("N11", "N12")
+def test_a_rotation_is_noticed_and_ends_what_the_old_key_signed(site: Site) -> None:
+    """The new key opens within five seconds of a fetch; the old one is gone at once."""
+    old = site.forge("rotates").token()
+    site.accepted(old)
+    site.accepted(old)
+    site.idp.issuer("rotates", [f.jwk(rsa_key("other"), "other")])
+
+    site.accepted(site.forge("rotates").token(header={"kid": "other"}, sign=OTHER))
+
+    site.refused(old)
+
+
+@pytest.mark.requirement("N13")
+def test_a_key_replaced_under_its_own_id_is_noticed(site: Site) -> None:
+    """Some issuers keep the id; a signature that does not fit is the only sign."""
+    site.accepted(site.forge("replaces").token())
+    site.idp.issuer("replaces", [f.jwk(rsa_key("other"))])
+
+    token = site.forge("replaces").token(sign=OTHER)
+
+    eventually(lambda: opens(site, token), within=6)
+
+
+@pytest.mark.requirement("N14")
+def test_a_crowd_at_the_door_causes_one_fetch(site: Site) -> None:
+    """However many tokens come while nothing is known, the issuer is asked once."""
+    tokens = [site.forge("crowd").token() for _ in range(64)]
+    with ThreadPoolExecutor(64) as pool:
+        answers = list(pool.map(site.call, tokens))
+
+    assert {reply.status for reply in answers} == {200}
+    assert site.idp.key_hits("crowd") == 1
+
+
+@pytest.mark.requirement("N15")
+def test_a_caller_who_leaves_does_not_take_the_fetch_along(site: Site) -> None:
+    """The fetch belongs to all that wait for it."""
+    fields, body = tools_call("witness")
+    head = [
+        ("Host", site.authority),
+        ("Authorization", f"Bearer {site.forge('leaver').token()}"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+        *fields,
+    ]
+    with socket.create_connection(("127.0.0.1", site.port), timeout=5) as connection:
+        connection.sendall(request("POST", site.path, head, body))
+
+    site.accepted(site.forge("leaver").token())
+
+    assert site.idp.key_hits("leaver") == 1
+
+
+@pytest.mark.requirement("N17", "N16")
+def test_two_issuers_with_one_key_set_stay_two(site: Site) -> None:
+    """What one signed opens for its own tenant only."""
+    first = site.accepted(site.forge("shares-a").token())
+    second = site.accepted(site.forge("shares-b").token())
+
+    assert (first.tenant_id, second.tenant_id) == ("shares-a", "shares-b")
+
+
+@pytest.mark.requirement("N19", "N20")
+def test_a_verdict_belongs_to_the_whole_token(site: Site) -> None:
+    """A token that shares its beginning, key id or `jti` with a good one, or all but one byte."""
+    victim = site.forge().token(jti="shared")
+    site.accepted(victim)
+    head, body, signature = victim.split(".")
+
+    site.refused(f"{head}.{body}.{signature[:-8]}AAAAAAAA")
+    site.refused(site.forge().token(jti="shared", sign=OTHER))
+    forged = f.encode(site.forge().claims(jti="shared", sub="mallory"))
+    site.refused(f"{head}.{forged}.{signature}")
+
+    assert site.accepted(victim).subject == "alice"
+
+
+@pytest.mark.requirement("H05", "H04")
+def test_a_flood_of_unknown_keys_costs_the_issuer_one_fetch(site: Site) -> None:
+    """Strangers wait, at most 64 at a time, and those who signed in before notice nothing."""
+    known = site.forge("flood").token()
+    site.accepted(known)
+    names = ["../../../../dev/null", "' OR 1=1--", *(f"kid-{n}" for n in range(88))]
+    tokens = [site.forge("flood").token(header={"kid": name}, sign=OTHER) for name in names]
+
+    with ThreadPoolExecutor(len(tokens)) as pool:
+        answers = pool.map(site.call, tokens)
+        assert opens(site, known)
+        assert opens(site, site.forge("flood").token())
+        statuses = [reply.status for reply in answers]
+
+    assert set(statuses) == {401, 503}
+    assert statuses.count(401) <= 64
+    assert site.idp.key_hits("flood") <= 2
+
+
+@pytest.mark.requirement("N26")
+def test_a_refusal_does_not_tell_a_stranger_which_issuers_are_trusted(site: Site) -> None:
+    """An unknown issuer, an unknown kind of token and a bad signature read the same."""
+    refusals = [
+        site.refused(site.forge().token(iss="https://unknown.example")),
+        site.refused(site.forge().token(sign=OTHER)),
+        site.refused("opaque-token"),
+    ]
+
+    assert (
+        len({(reply.status, reply.body, reply.field("www-authenticate")) for reply in refusals})
+        == 1
+    )
