@@ -18,10 +18,12 @@ from gatepost_authz.errors import (
 SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 """One scope or acr value: printable, no space, quote or backslash (RFC 6750 section 3)."""
 
-URL = re.compile(r"https?://[\x21\x23-\x5b\x5d-\x7e]+")
 NO_CREDENTIALS = "An access token is required"
 REMEMBERED = 256
 """How many different answers are kept; all that one resource with its tools can give fit."""
+
+VARYING = (InsufficientScope, InsufficientAuthentication, IssuerUnavailable)
+"""The refusals that say more than their class does."""
 
 Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
 
@@ -61,7 +63,8 @@ class Challenge:
         Without *target* (a path that names no tenant) the challenge names no metadata: any address
         would say something about which tenants there are.
         """
-        key = (type(error), target and target.metadata_url, _particulars(error))
+        particulars = _particulars(error) if isinstance(error, VARYING) else None
+        key = (type(error), particulars, target.metadata_url if target is not None else None)
         answer = self._answers.get(key)
         if answer is None:
             answer = self._build(error, target)
@@ -99,9 +102,7 @@ class Challenge:
         """The value of ``WWW-Authenticate``."""
         parameters = []
         if target is not None:
-            if URL.fullmatch(target.metadata_url) is None:
-                raise ValueError(f"{target.metadata_url!r} cannot stand in a challenge")
-            parameters.append(("resource_metadata", target.metadata_url))
+            parameters.append(("resource_metadata", words([target.metadata_url])))
         code = error.code
         if isinstance(error, MissingToken) and self.error_without_credentials:
             code = "invalid_token"
@@ -129,7 +130,7 @@ class Challenge:
 
 
 def _particulars(error: AuthError) -> object:
-    """What, beside its class, makes this refusal differ from others; None for most."""
+    """What, beside its class, makes this refusal differ from others."""
     if isinstance(error, InsufficientScope):
         return error.scopes
     if isinstance(error, InsufficientAuthentication):

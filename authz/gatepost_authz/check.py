@@ -8,7 +8,7 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from gatepost_authz.challenge import SCOPE_TOKEN
-from gatepost_authz.config import TENANT, TENANT_ID, Issuer, Problem
+from gatepost_authz.config import TENANT, TENANT_ID, UNSAFE, Issuer, Problem
 from gatepost_authz.presets import PRESETS
 
 ROLES = ("approver", "admin")
@@ -54,7 +54,6 @@ HINTS = {
 }
 """Every problem the gate can find (W: a warning), and what to do about it."""
 
-UNSAFE = re.compile(r"[^\x21\x23\x24\x26-\x5b\x5d-\x7e]")
 SECRET_REFERENCE = re.compile(r"(env|file|secret):.+")
 ISSUER_TEMPLATE = re.compile(r"https?://[^{}/]+/(?:[^{}/]+/)*\{[a-z_]+\}(?:/[^{}]*)?")
 
@@ -130,8 +129,8 @@ def _url_problems(setting: str, url: str, development: bool) -> Iterator[Problem
     if "@" in urlsplit(url).netloc:
         # The message leaves the value out: it may hold a password.
         yield _found("authz.E004", setting, "the URL has a user name or password")
-    if UNSAFE.search(url):
-        yield _found("authz.E005", setting, f"{url!r} cannot be compared byte for byte")
+    if unsafe := UNSAFE.search(url):
+        yield _found("authz.E005", setting, f"the URL of {host} has the character {unsafe[0]!r}")
 
 
 def _resource_problems(url: str) -> Iterator[Problem]:

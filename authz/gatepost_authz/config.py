@@ -9,6 +9,9 @@ import msgspec
 TENANT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
 """The grammar of a tenant id: it names directories, metric labels and cache keys."""
 
+UNSAFE = re.compile(r"[^\x21\x23\x24\x26-\x5b\x5d-\x7e]")
+"""What makes an address unfit for a header in quotes, or for comparing byte for byte."""
+
 TENANT = "{tenant}"
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
@@ -41,10 +44,13 @@ class Resource:
 
     Taken from configuration only. It may hold ``{tenant}`` as one whole path segment: then each
     tenant has its own resource, metadata document and issuer list. ``path`` and ``metadata_paths``
-    (routes of the metadata document) keep the ``{tenant}``.
+    (routes of the metadata document) keep the ``{tenant}``. ValueError for an address that could
+    end the quotes of a challenge.
     """
 
     def __init__(self, url: str) -> None:
+        if UNSAFE.search(url):
+            raise ValueError(f"{url!r} cannot be a resource")
         parts = urlsplit(url)
         self.url = url
         self.scheme = parts.scheme
