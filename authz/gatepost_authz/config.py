@@ -1,4 +1,4 @@
-"""What an operator settles about the gate: frozen values, and the problems found in them."""
+"""What an operator settles about the gate, as frozen values."""
 
 import re
 from typing import Literal
@@ -9,6 +9,10 @@ import msgspec
 TENANT_ID = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
 """The grammar of a tenant id: it names directories, metric labels and cache keys."""
 
+UNSAFE = re.compile(r"[^\x21\x23\x24\x26-\x5b\x5d-\x7e]")
+"""What makes an address unfit for a header in quotes, or for comparing byte for byte."""
+
+TENANT = "{tenant}"
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
 
 
@@ -39,31 +43,40 @@ class Resource:
     The URL clients call, which is the OAuth resource identifier too (RFC 8707, RFC 9728).
 
     Taken from configuration only. It may hold ``{tenant}`` as one whole path segment: then each
-    tenant has its own resource, metadata document and issuer list.
+    tenant has its own resource, metadata document and issuer list. ``path`` and ``metadata_paths``
+    (routes of the metadata document) keep the ``{tenant}``. ValueError for an address that could
+    end the quotes of a challenge.
     """
 
     def __init__(self, url: str) -> None:
-        self.url = url
+        if UNSAFE.search(url):
+            raise ValueError(f"{url!r} cannot be a resource")
         parts = urlsplit(url)
+        self.url = url
         self.scheme = parts.scheme
         self.host = parts.hostname or ""
         self.authority = parts.netloc
         self.origin = f"{parts.scheme}://{parts.netloc}"
         self.path = parts.path
-        self.templated = "{tenant}" in url
+        self.templated = TENANT in url
+        # The variant under the resource comes first: it is the one that challenges name. For an
+        # origin both are the same. RFC 9728 section 3.1 drops only a slash right after the host.
+        inserted = WELL_KNOWN + ("" if parts.path == "/" else parts.path)
+        under = parts.path.rstrip("/") + WELL_KNOWN
+        self.metadata_paths = tuple(dict.fromkeys((under, inserted)))
+        self.inserted_url = f"{self.origin}{inserted}" + (f"?{parts.query}" if parts.query else "")
+        self._metadata_url = self.origin + under
+        before, _, after = parts.path.partition(TENANT)
         self._pattern = re.compile(
-            re.escape(parts.path).replace(r"\{tenant\}", f"(?P<tenant>{TENANT_ID.pattern})"),
-            re.ASCII,
+            f"{re.escape(before)}({TENANT_ID.pattern}){re.escape(after)}", re.ASCII
         )
-        self._only = None if self.templated else self._target(url, None)
-
-    def _target(self, url: str, tenant: str | None) -> Target:
-        path = urlsplit(url).path.rstrip("/") if urlsplit(url).path == "/" else urlsplit(url).path
-        return Target(url, f"{self.origin}{path}{WELL_KNOWN}", tenant)
+        self._only = None if self.templated else Target(url, self._metadata_url)
 
     def of_tenant(self, tenant: str) -> Target:
         """The resource of one tenant (for an untemplated resource: the only one)."""
-        return self._only or self._target(self.url.replace("{tenant}", tenant), tenant)
+        return self._only or Target(
+            self.url.replace(TENANT, tenant), self._metadata_url.replace(TENANT, tenant), tenant
+        )
 
     def locate(self, path: str) -> Target | None:
         """
@@ -74,7 +87,7 @@ class Resource:
         if self._only is not None:
             return self._only
         match = self._pattern.fullmatch(path)
-        return self.of_tenant(match["tenant"]) if match else None
+        return self.of_tenant(match[1]) if match else None
 
 
 class TenantRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -40,6 +40,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     required: frozenset[str] = REQUIRED
     """Claims that must be present."""
     audience_claims: tuple[str, ...] = ("aud",)
+    names_resource: bool = True
+    """The provider can put our URL into the audience; if not, ``audiences`` must be settled."""
     client_as_audience: bool = False
     """Where ``aud`` is absent, the client id must be one of the issuer's ``audiences``."""
     scope_claims: tuple[str, ...] = ("scope",)
@@ -112,6 +114,7 @@ PRESETS: dict[str, Preset] = {
         Preset(
             name="entra-v2",
             documentation="https://learn.microsoft.com/en-us/entra/identity-platform/access-token-claims-reference",
+            names_resource=False,
             types=frozenset({"jwt"}),
             algorithms=("RS256",),
             required=frozenset({"iss", "aud", "exp", "iat", "nbf", "sub", "tid", "ver", "azp"}),
@@ -156,6 +159,7 @@ PRESETS: dict[str, Preset] = {
         Preset(
             name="google",
             documentation="https://developers.google.com/identity/protocols/oauth2",
+            names_resource=False,
             required=frozenset({"aud", "exp", "sub"}),
             client_claims=("azp", "aud"),
             opaque=True,
@@ -181,6 +185,7 @@ PRESETS: dict[str, Preset] = {
         Preset(
             name="descope",
             documentation="https://docs.descope.com/authorization/session-management/jwt",
+            names_resource=False,
             types=frozenset({"", "jwt", "at+jwt"}),
             algorithms=("RS256",),
             required=frozenset({"iss", "aud", "exp", "iat", "sub"}),
@@ -195,6 +200,7 @@ PRESETS: dict[str, Preset] = {
         Preset(
             name="zitadel",
             documentation="https://zitadel.com/docs/apis/openidoauth/claims",
+            names_resource=False,
             types=frozenset({"jwt", "at+jwt"}),
             required=frozenset({"iss", "aud", "exp", "iat", "sub", "jti"}),
             client_claims=("client_id", "azp"),
@@ -204,6 +210,7 @@ PRESETS: dict[str, Preset] = {
         Preset(
             name="authentik",
             documentation="https://docs.goauthentik.io/add-secure-apps/providers/oauth2/",
+            names_resource=False,
             types=frozenset({"jwt", "at+jwt"}),
             required=frozenset({"iss", "aud", "exp", "iat", "sub"}),
             client_claims=("azp",),

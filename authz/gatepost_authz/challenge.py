@@ -1,0 +1,138 @@
+"""A refusal as its caller hears it: status, ``WWW-Authenticate`` and body, fixed strings only."""
+
+import re
+from collections.abc import Iterable
+
+import msgspec
+from starlette.types import Send
+
+from gatepost_authz.config import Target
+from gatepost_authz.errors import (
+    AuthError,
+    InsufficientAuthentication,
+    InsufficientScope,
+    IssuerUnavailable,
+    MissingToken,
+)
+
+SCOPE_TOKEN = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
+"""One scope or acr value: printable, no space, quote or backslash (RFC 6750 section 3)."""
+
+NO_CREDENTIALS = "An access token is required"
+REMEMBERED = 256
+"""How many different answers are kept; all that one resource with its tools can give fit."""
+
+VARYING = (InsufficientScope, InsufficientAuthentication, IssuerUnavailable)
+"""The refusals that say more than their class does."""
+
+Answer = tuple[int, list[tuple[bytes, bytes]], bytes]
+
+
+def words(values: Iterable[str]) -> str:
+    """*values* joined for a quoted parameter; ValueError for one that could end the quotes."""
+    values = tuple(values)
+    for value in values:
+        # A quote or a line break here would let a configuration or a tool's declaration write
+        # parameters, or whole headers, of its own.
+        if SCOPE_TOKEN.fullmatch(value) is None:
+            raise ValueError(f"{value!r} cannot stand in a challenge")
+    return " ".join(values)
+
+
+class Challenge:
+    """
+    The answers of the gate (RFC 6750 section 3, RFC 9728 section 5.1, RFC 9470 section 3).
+
+    The order is what known clients can read: ``resource_metadata`` first, the description last,
+    since two of them look for ``scope=`` anywhere in the text. *baseline* are the scopes any
+    request needs.
+    """
+
+    def __init__(
+        self, *, baseline: tuple[str, ...] = (), error_without_credentials: bool = True
+    ) -> None:
+        words(baseline)
+        self.baseline = baseline
+        self.error_without_credentials = error_without_credentials
+        self._answers: dict[object, Answer] = {}
+
+    def response(self, error: AuthError, target: Target | None) -> Answer:
+        """
+        Status, header list (the caller's own copy) and body of the refusal.
+
+        Without *target* (a path that names no tenant) the challenge names no metadata: any address
+        would say something about which tenants there are.
+        """
+        particulars = _particulars(error) if isinstance(error, VARYING) else None
+        key = (type(error), particulars, target.metadata_url if target is not None else None)
+        answer = self._answers.get(key)
+        if answer is None:
+            answer = self._build(error, target)
+            # Tenants in a path are the caller's to invent, so their answers are not kept.
+            if len(self._answers) < REMEMBERED and (target is None or target.tenant is None):
+                self._answers[key] = answer
+        status, headers, body = answer
+        return status, headers.copy(), body
+
+    async def refuse(self, error: AuthError, target: Target | None, send: Send) -> None:
+        """Send the refusal."""
+        status, headers, body = self.response(error, target)
+        await send({"type": "http.response.start", "status": status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    def _build(self, error: AuthError, target: Target | None) -> Answer:
+        body = msgspec.json.encode(
+            {
+                "error": error.code or "invalid_token",
+                "error_description": error.description or NO_CREDENTIALS,
+            }
+        )
+        headers = [
+            (b"content-type", b"application/json"),
+            (b"content-length", str(len(body)).encode()),
+            (b"cache-control", b"no-store"),
+        ]
+        if isinstance(error, IssuerUnavailable):
+            headers.append((b"retry-after", str(error.retry_after).encode()))
+        else:
+            headers.append((b"www-authenticate", self.header(error, target).encode("ascii")))
+        return error.status, headers, body
+
+    def header(self, error: AuthError, target: Target | None) -> str:
+        """The value of ``WWW-Authenticate``."""
+        parameters = []
+        if target is not None:
+            parameters.append(("resource_metadata", words([target.metadata_url])))
+        code = error.code
+        if isinstance(error, MissingToken) and self.error_without_credentials:
+            code = "invalid_token"
+        if code:
+            parameters.append(("error", code))
+        parameters += self._demands(error)
+        if error.description:
+            parameters.append(("error_description", error.description))
+        if not parameters:
+            return "Bearer"
+        return "Bearer " + ", ".join(f'{name}="{value}"' for name, value in parameters)
+
+    def _demands(self, error: AuthError) -> list[tuple[str, str]]:
+        """What would help: scopes, or a stronger sign-in."""
+        if isinstance(error, InsufficientAuthentication):
+            demands = [("acr_values", words(error.acr_values))] if error.acr_values else []
+            if error.max_age is not None:
+                demands.append(("max_age", str(error.max_age)))
+            return demands
+        scopes = self.baseline if error.status == 401 else ()
+        if isinstance(error, InsufficientScope):
+            # Some clients replace what they had by what the challenge names.
+            scopes = tuple(dict.fromkeys((*self.baseline, *error.scopes)))
+        return [("scope", words(scopes))] if scopes else []
+
+
+def _particulars(error: AuthError) -> object:
+    """What, beside its class, makes this refusal differ from others."""
+    if isinstance(error, InsufficientScope):
+        return error.scopes
+    if isinstance(error, InsufficientAuthentication):
+        return error.acr_values, error.max_age
+    return error.retry_after if isinstance(error, IssuerUnavailable) else None

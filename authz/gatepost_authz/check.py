@@ -1,0 +1,279 @@
+"""The problems in an operator's settings for the gate, all at once and each with a stable id."""
+
+import ipaddress
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from difflib import get_close_matches
+from typing import Literal
+from urllib.parse import urlsplit
+
+from gatepost_authz.challenge import SCOPE_TOKEN
+from gatepost_authz.config import TENANT, TENANT_ID, UNSAFE, Issuer, Problem
+from gatepost_authz.presets import PRESETS
+
+ROLES = ("approver", "admin")
+"""The roles that an issuer's rules can give."""
+
+ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
+"""What can be turned on beside EdDSA and Ed25519 (RFC 7518 section 3.1, RFC 9864)."""
+
+HINTS = {
+    "authz.E001": "write it in full, for example https://mcp.example.com/mcp",
+    "authz.E002": 'use https; `mode = "development"` allows http on loopback only',
+    "authz.E003": "drop everything from `#` on",
+    "authz.E004": "drop everything up to `@`",
+    "authz.E005": "use printable ASCII without spaces, quotes, backslashes and percent signs",
+    "authz.E006": "the one template is `{tenant}`, once, as a whole segment of the path",
+    "authz.E007": "the issuer is the `issuer` member of its own metadata, byte for byte",
+    "authz.E008": "an issuer's template is one `{name}`, as a whole segment of the path",
+    "authz.E010": "add an [[issuers]] table with the `issuer` of your identity provider",
+    "authz.E011": "join the tables: one issuer, one set of rules",
+    "authz.E012": "`generic` is the plain RFC 9068 profile",
+    "authz.E013": "use asymmetric algorithms, for example RS256, PS256, ES256, EdDSA",
+    "authz.E014": "30 is plenty where clocks are synchronised",
+    "authz.E015": "name the longest lifetime that the issuer gives its access tokens, in seconds",
+    "authz.E016": "write a network as 10.1.0.0/16 or fd00::/8",
+    "authz.E017": 'one of tenant = { claim = "org_id" }, { value = "acme" }, { issuer = true }',
+    "authz.E018": "tenant ids are a-z, 0-9, _ and -, begin with a letter or digit, at most 63",
+    "authz.E019": "without a table, this issuer could mint another issuer's tenants",
+    "authz.E020": "two issuers share a tenant only if each names it in its `tenants` table",
+    "authz.E021": "drop the table, or map by `claim` or `issuer`",
+    "authz.E022": "write env:NAME, file:PATH or secret:NAME; the secret itself stays elsewhere",
+    "authz.E023": "the roles are approver and admin",
+    "authz.E024": "list the tenants, so that each can have its metadata document",
+    "authz.E025": "such issuers are for `gatepost dev`",
+    "authz.E026": "name what the provider puts there; docs/providers.md says where to find it",
+    "authz.E027": "map by `claim` or `issuer = true`, and name each organisation in `tenants`",
+    "authz.E028": "a scope is printable ASCII without spaces, quotes and backslashes",
+    "authz.E029": "fill it in or leave it out",
+    "authz.W001": "clients write the address without it and compare byte for byte",
+    "authz.W002": "RFC 8707 advises against it, and some clients lose it",
+    "authz.W003": "some clients sign in at the first issuer only; put {tenant} into `resource`",
+    "authz.W004": "add `introspection`, or make the provider issue JWTs",
+    "authz.W005": "name tenants in `tenancy.tenants` or in an issuer's `tenants` table",
+}
+"""Every problem the gate can find (W: a warning), and what to do about it."""
+
+SECRET_REFERENCE = re.compile(r"(env|file|secret):.+")
+ISSUER_TEMPLATE = re.compile(r"https?://[^{}/]+/(?:[^{}/]+/)*\{[a-z_]+\}(?:/[^{}]*)?")
+
+
+def problems(
+    *,
+    resource: str,
+    issuers: Sequence[Issuer],
+    development: bool = False,
+    tenants: Sequence[str] = (),
+    create_on_first_use: bool = False,
+    scopes: Mapping[str, Sequence[str]] = {},
+) -> Iterator[Problem]:
+    """
+    Everything wrong with the gate's settings.
+
+    *tenants* are those of ``[tenancy]``; *scopes* maps a setting's name to the scopes it holds.
+    """
+    yield from _url_problems("resource", resource, development)
+    yield from _resource_problems(resource)
+    if not issuers:
+        yield _found("authz.E010", "issuers", "no issuer is trusted, so no token can be accepted")
+    for index, issuer in enumerate(issuers):
+        where = f"issuers[{index}]"
+        yield from _issuer_problems(where, issuer, development)
+        yield from _token_problems(where, issuer)
+        yield from _introspection_problems(where, issuer, development)
+        yield from _tenant_problems(where, issuer)
+    yield from _neighbour_problems(resource, issuers)
+    yield from _sharing_problems(resource, issuers)
+    for index, tenant in enumerate(tenants):
+        yield from _id_problems(f"tenancy.tenants[{index}]", tenant)
+    if issuers and not (create_on_first_use or tenants or any(map(_named, issuers))):
+        yield _found("authz.W005", "tenancy", "no tenant is known, so every caller is refused")
+    for setting, values in scopes.items():
+        yield from _scope_problems(setting, values)
+
+
+def _found(id_: str, setting: str, message: str, nearest: Sequence[str] = ()) -> Problem:
+    hint = f"did you mean {nearest[0]!r}? " if nearest else ""
+    level: Literal["error", "warning"] = "warning" if ".W" in id_ else "error"
+    return Problem(id_, message, hint + HINTS[id_], level, setting)
+
+
+def _host(url: str) -> str:
+    """The host of an http(s) URL; empty for anything else."""
+    try:
+        parts = urlsplit(url)
+        # Reading the port is what tells a malformed one.
+        usable = parts.scheme in {"http", "https"} and parts.port != 0
+    except ValueError:
+        return ""
+    return parts.hostname or "" if usable else ""
+
+
+def _loopback(host: str) -> bool:
+    try:
+        return ipaddress.ip_address(host).is_loopback
+    except ValueError:
+        return host == "localhost"
+
+
+def _url_problems(setting: str, url: str, development: bool) -> Iterator[Problem]:
+    """What is wrong with any address in the settings."""
+    host = _host(url)
+    if not host:
+        yield _found("authz.E001", setting, f"{url!r} is not an http(s) URL")
+        return
+    if not (url.startswith("https:") or (development and _loopback(host))):
+        yield _found("authz.E002", setting, f"http://{host} is not encrypted")
+    if "#" in url:
+        yield _found("authz.E003", setting, "the URL has a fragment")
+    if "@" in urlsplit(url).netloc:
+        # The message leaves the value out: it may hold a password.
+        yield _found("authz.E004", setting, "the URL has a user name or password")
+    if unsafe := UNSAFE.search(url):
+        yield _found("authz.E005", setting, f"the URL of {host} has the character {unsafe[0]!r}")
+
+
+def _resource_problems(url: str) -> Iterator[Problem]:
+    path, _, query = url.partition("?")
+    rest = path.replace(f"/{TENANT}/", "//", 1).removesuffix(TENANT) + query
+    if "{" in rest or "}" in rest or path.count(TENANT) > 1 or f"//{TENANT}" in path:
+        yield _found("authz.E006", "resource", f"{url!r} is no template that can be served")
+    if path.endswith("/") and path.count("/") > 3:
+        yield _found("authz.W001", "resource", "the resource ends in a slash")
+    if query:
+        yield _found("authz.W002", "resource", "the resource has a query")
+
+
+def _issuer_problems(where: str, issuer: Issuer, development: bool) -> Iterator[Problem]:
+    url, setting = issuer.issuer, f"{where}.issuer"
+    yield from _url_problems(setting, url, development)
+    if "?" in url:
+        yield _found("authz.E007", setting, f"{url!r} has a query (RFC 8414 section 2)")
+    if ("{" in url or "}" in url) and not ISSUER_TEMPLATE.fullmatch(url):
+        yield _found("authz.E008", setting, f"{url!r} is no template that tokens can match safely")
+    if not development and (_loopback(_host(url)) or url.endswith("/dev-as")):
+        yield _found("authz.E025", setting, f"{url} is a development issuer")
+    if issuer.jwks_uri:
+        yield from _url_problems(f"{where}.jwks_uri", issuer.jwks_uri, development)
+    for index, network in enumerate(issuer.allow_private):
+        try:
+            ipaddress.ip_network(network)
+        except ValueError as error:
+            yield _found("authz.E016", f"{where}.allow_private[{index}]", str(error))
+
+
+def _token_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
+    preset = PRESETS.get(issuer.preset)
+    if preset is None:
+        nearest = get_close_matches(issuer.preset, PRESETS, 1)
+        message = f"there is no preset {issuer.preset!r}"
+        yield _found("authz.E012", f"{where}.preset", message, nearest)
+    elif not (preset.names_resource or issuer.audiences):
+        message = f"tokens of {preset.name} never name the resource as their audience"
+        yield _found("authz.E026", f"{where}.audiences", message)
+    for algorithm in issuer.algorithms:
+        if algorithm not in {*ALGORITHMS, "EdDSA", "Ed25519"}:
+            # With HS256 whoever checks a token can also mint one; `none` checks nothing.
+            message = f"{algorithm!r} cannot be accepted as a signature"
+            yield _found("authz.E013", f"{where}.algorithms", message)
+    if not 0 <= issuer.leeway_s <= 300:
+        yield _found("authz.E014", f"{where}.leeway_s", "the leeway is 0 to 300 seconds")
+    if issuer.max_lifetime_s <= 0:
+        yield _found("authz.E015", f"{where}.max_lifetime_s", "no token could be accepted")
+    if "" in issuer.audiences:
+        yield _found("authz.E029", f"{where}.audiences", "an audience is empty")
+
+
+def _introspection_problems(where: str, issuer: Issuer, development: bool) -> Iterator[Problem]:
+    introspection, setting = issuer.introspection, f"{where}.introspection"
+    if introspection is None:
+        preset = PRESETS.get(issuer.preset)
+        if preset and preset.opaque and preset.introspection_form == "rfc7662":
+            message = f"opaque tokens of {preset.name} are refused"
+            yield _found("authz.W004", setting, message)
+        return
+    if not introspection.client_id:
+        yield _found("authz.E029", f"{setting}.client_id", "the client id is empty")
+    if not SECRET_REFERENCE.fullmatch(introspection.client_secret):
+        message = "the client secret stands in the configuration itself"
+        yield _found("authz.E022", f"{setting}.client_secret", message)
+    if introspection.endpoint:
+        yield from _url_problems(f"{setting}.endpoint", introspection.endpoint, development)
+
+
+def _tenant_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
+    rule = issuer.tenant
+    if [bool(rule.claim), bool(rule.value), rule.issuer].count(True) != 1:
+        yield _found("authz.E017", f"{where}.tenant", "how tokens name their tenant is not settled")
+    if rule.value:
+        yield from _id_problems(f"{where}.tenant.value", rule.value)
+        if issuer.tenants:
+            message = "the table has no effect: every token belongs to one tenant"
+            yield _found("authz.E021", f"{where}.tenants", message)
+        if "{" in issuer.issuer:
+            message = "every organisation of the provider would share one tenant"
+            yield _found("authz.E027", f"{where}.tenant.value", message)
+    for value, tenant in issuer.tenants.items():
+        yield from _id_problems(f"{where}.tenants", tenant)
+        if not value:
+            yield _found("authz.E029", f"{where}.tenants", "a claim value is empty")
+    for role, role_rule in issuer.roles.items():
+        if role not in ROLES:
+            nearest = get_close_matches(role, ROLES, 1)
+            yield _found("authz.E023", f"{where}.roles", f"there is no role {role!r}", nearest)
+        if not (role_rule.claim and role_rule.value):
+            message = "an empty claim or value would give the role away"
+            yield _found("authz.E029", f"{where}.roles.{role}", message)
+
+
+def _id_problems(setting: str, tenant: str) -> Iterator[Problem]:
+    if not TENANT_ID.fullmatch(tenant):
+        yield _found("authz.E018", setting, f"{tenant!r} is not a tenant id")
+
+
+def _neighbour_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Problem]:
+    """What is wrong only because of the other issuers or the resource."""
+    claiming = sum(bool(issuer.tenant.claim) for issuer in issuers)
+    seen: set[str] = set()
+    for index, issuer in enumerate(issuers):
+        where = f"issuers[{index}]"
+        if issuer.issuer in seen:
+            yield _found("authz.E011", f"{where}.issuer", f"{issuer.issuer} stands there twice")
+        seen.add(issuer.issuer)
+        if issuer.tenants or not issuer.tenant.claim:
+            continue
+        if claiming > 1:
+            message = "several issuers map a claim, and this one has no `tenants` table"
+            yield _found("authz.E019", f"{where}.tenants", message)
+        if TENANT in resource:
+            message = "the resource names tenants, and this issuer does not say which it has"
+            yield _found("authz.E024", f"{where}.tenants", message)
+
+
+def _sharing_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Problem]:
+    holders: dict[str, list[int]] = {}
+    for index, issuer in enumerate(issuers):
+        for tenant in _named(issuer):
+            holders.setdefault(tenant, []).append(index)
+    for tenant, indexes in sorted(holders.items()):
+        setting = f"issuers[{indexes[-1]}].tenants"
+        if len(indexes) > 1 and any(issuers[index].tenant.value for index in indexes):
+            yield _found("authz.E020", setting, f"tenant {tenant!r} belongs to several issuers")
+        elif len(indexes) > 1 and TENANT in resource:
+            yield _found("authz.W003", setting, f"tenant {tenant!r} has several issuers")
+    if len(issuers) > 1 and TENANT not in resource:
+        yield _found("authz.W003", "issuers", "one resource has several issuers")
+
+
+def _named(issuer: Issuer) -> frozenset[str]:
+    """The tenants that the issuer's settings name."""
+    return frozenset({issuer.tenant.value} - {""} or issuer.tenants.values())
+
+
+def _scope_problems(setting: str, scopes: Sequence[str]) -> Iterator[Problem]:
+    for scope in scopes:
+        if not SCOPE_TOKEN.fullmatch(scope):
+            yield _found("authz.E028", setting, f"{scope!r} is not a scope")
+        elif scope == "offline_access":
+            # Clients ask for it by themselves; named by a resource, every client would have to.
+            yield _found("authz.E028", setting, "`offline_access` is no scope of a resource")

@@ -1,0 +1,197 @@
+"""Refusals as callers hear them: exact strings, in an order that every known client can read."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gatepost_authz.challenge import Challenge
+from gatepost_authz.config import Resource, Target
+from gatepost_authz.errors import (
+    AuthError,
+    ExpiredToken,
+    InsufficientAuthentication,
+    InsufficientScope,
+    InvalidToken,
+    IssuerUnavailable,
+    MalformedCredentials,
+    MissingToken,
+    NotYetValidToken,
+    WrongAudience,
+)
+from tests.authz.parsers import PARSERS
+
+M = "https://mcp.example.com/mcp/.well-known/oauth-protected-resource"
+TARGET = Resource("https://mcp.example.com/mcp").of_tenant("")
+CODE = f'Bearer resource_metadata="{M}", error="invalid_token", scope="mcp:read"'
+
+STRINGS: list[tuple[AuthError, int, str]] = [
+    (MissingToken(), 401, CODE),
+    (
+        MalformedCredentials("repeated_header"),
+        400,
+        f'Bearer resource_metadata="{M}", error="invalid_request", '
+        'error_description="Malformed Authorization header"',
+    ),
+    (InvalidToken("x"), 401, f'{CODE}, error_description="The access token is invalid"'),
+    (ExpiredToken(), 401, f'{CODE}, error_description="The access token expired"'),
+    (NotYetValidToken(), 401, f'{CODE}, error_description="The access token is not yet valid"'),
+    (
+        WrongAudience(),
+        401,
+        f'{CODE}, error_description="The access token was not issued for this resource"',
+    ),
+    (
+        InsufficientScope(("mcp:read", "mcp:write")),
+        403,
+        f'Bearer resource_metadata="{M}", error="insufficient_scope", '
+        'scope="mcp:read mcp:write", error_description="More permissions are required"',
+    ),
+    (
+        InsufficientAuthentication(("phrh",), 300),
+        401,
+        f'Bearer resource_metadata="{M}", error="insufficient_user_authentication", '
+        'acr_values="phrh", max_age="300", '
+        'error_description="A stronger or newer sign-in is required"',
+    ),
+]
+NAMES = [type(error).__name__ for error, _, _ in STRINGS]
+
+
+def gate(*, error_without_credentials: bool = True) -> Challenge:
+    return Challenge(baseline=("mcp:read",), error_without_credentials=error_without_credentials)
+
+
+def fields(headers: list[tuple[bytes, bytes]]) -> dict[str, str]:
+    assert len({name for name, _ in headers}) == len(headers)
+    return {name.decode(): value.decode() for name, value in headers}
+
+
+@pytest.mark.requirement("A3", "A-02", "A-03", "A-21", "A-28")
+@pytest.mark.parametrize(("error", "status", "header"), STRINGS, ids=NAMES)
+def test_the_challenge_is_this_string(error: AuthError, status: int, header: str) -> None:
+    """Each refusal has one status and one string, and nothing in it comes from the request."""
+    answered, headers, body = gate().response(error, TARGET)
+
+    assert answered == status
+    assert fields(headers)["www-authenticate"] == header
+    assert fields(headers)["cache-control"] == "no-store"
+    assert fields(headers)["content-type"] == "application/json"
+    assert fields(headers)["content-length"] == str(len(body))
+    assert set(json.loads(body)) == {"error", "error_description"}
+
+
+@pytest.mark.requirement("A3", "A-21")
+def test_without_baseline_scopes_the_string_is_the_bare_one() -> None:
+    """Exactly what the product text quotes, with nothing after it."""
+    _, headers, body = Challenge().response(MissingToken(), TARGET)
+
+    assert (
+        fields(headers)["www-authenticate"]
+        == f'Bearer resource_metadata="{M}", error="invalid_token"'
+    )
+    assert json.loads(body)["error"] == "invalid_token"
+
+
+@pytest.mark.requirement("A-21")
+def test_a_setting_leaves_the_code_out_when_nothing_was_presented() -> None:
+    """RFC 6750 section 3.1 would rather have no error where no credentials came."""
+    challenge = gate(error_without_credentials=False)
+    missing = fields(challenge.response(MissingToken(), TARGET)[1])["www-authenticate"]
+    invalid = fields(challenge.response(InvalidToken("x"), TARGET)[1])["www-authenticate"]
+
+    assert missing == f'Bearer resource_metadata="{M}", scope="mcp:read"'
+    assert 'error="invalid_token"' in invalid
+
+
+@pytest.mark.requirement("A-03")
+@pytest.mark.parametrize("client", PARSERS)
+@pytest.mark.parametrize(("error", "status", "header"), STRINGS, ids=NAMES)
+def test_every_known_client_reads_what_was_meant(
+    client: str, error: AuthError, status: int, header: str
+) -> None:
+    """Four parsers with four sets of quirks find the same values, and none that are not there."""
+    read = PARSERS[client]
+    sent = fields(gate().response(error, TARGET)[1])["www-authenticate"]
+    scopes = {"InsufficientScope": "mcp:read mcp:write"}.get(type(error).__name__)
+    if status == 401 and not isinstance(error, InsufficientAuthentication):
+        scopes = "mcp:read"
+
+    assert read(sent, "resource_metadata") == M
+    assert read(sent, "error") == (error.code or "invalid_token")
+    assert read(sent, "scope") == scopes
+
+
+def test_a_step_up_names_the_baseline_too() -> None:
+    """A client that replaces what it had by what is named must not lose the baseline."""
+    _, headers, _ = gate().response(InsufficientScope(("files:write", "mcp:read")), TARGET)
+
+    assert 'scope="mcp:read files:write"' in fields(headers)["www-authenticate"]
+
+
+def test_an_outage_is_not_a_challenge() -> None:
+    """A 401 would make clients throw good tokens away, so 503 says when to come back."""
+    status, headers, body = gate().response(IssuerUnavailable("down", retry_after=7), TARGET)
+
+    assert status == 503
+    assert fields(headers)["retry-after"] == "7"
+    assert "www-authenticate" not in fields(headers)
+    assert json.loads(body)["error"] == "temporarily_unavailable"
+
+
+def test_a_path_without_tenant_names_no_metadata() -> None:
+    """Any address would say something about which tenants there are."""
+    for error in (MissingToken(), InvalidToken("no_resource_in_path")):
+        _, headers, _ = gate().response(error, None)
+
+        assert "resource_metadata" not in fields(headers)["www-authenticate"]
+        assert fields(headers)["www-authenticate"].startswith('Bearer error="invalid_token"')
+
+    bare = Challenge(error_without_credentials=False).response(MissingToken(), None)
+    assert fields(bare[1])["www-authenticate"] == "Bearer"
+
+
+@pytest.mark.requirement("W21")
+@pytest.mark.parametrize("value", ["a b", 'a"', "a\\b", "a\r\nX: y", "a\n", "é", "", "a\x7f"])
+def test_a_string_that_could_leave_its_quotes_is_refused(value: str) -> None:
+    """A configured scope, a tool's scope or an address never becomes a header of its own."""
+    with pytest.raises(ValueError, match="cannot stand in a challenge"):
+        Challenge(baseline=(value,))
+    with pytest.raises(ValueError, match="cannot stand in a challenge"):
+        gate().response(InsufficientScope((value,)), TARGET)
+    with pytest.raises(ValueError, match="cannot stand in a challenge"):
+        gate().response(InsufficientAuthentication((value,)), TARGET)
+    if value:
+        with pytest.raises(ValueError, match="cannot stand in a challenge"):
+            gate().response(InvalidToken("x"), Target("https://h", f"https://h/{value}"))
+
+
+@pytest.mark.requirement("W26")
+def test_the_private_reason_never_leaves() -> None:
+    """What went wrong exactly is for the log: a stranger could feel its way along it."""
+    for error in (InvalidToken("kid_of_tenant_acme"), IssuerUnavailable("https://inner.example")):
+        _, headers, body = gate().response(error, TARGET)
+
+        assert error.reason not in repr(headers) + body.decode()
+
+
+def test_answers_are_not_shared_between_requests() -> None:
+    """Whoever adds a header to one refusal on its way out does not add it to the next."""
+    challenge = gate()
+    challenge.response(MissingToken(), TARGET)[1].append((b"x-request-id", b"1"))
+
+    assert "x-request-id" not in fields(challenge.response(MissingToken(), TARGET)[1])
+
+
+async def test_a_refusal_is_sent_as_one_whole_response() -> None:
+    """Start, then the only piece of body."""
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await gate().refuse(MissingToken(), TARGET, send)
+
+    assert [message["type"] for message in sent] == ["http.response.start", "http.response.body"]
+    assert sent[0]["status"] == 401
+    assert "more_body" not in sent[1]

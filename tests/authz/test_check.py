@@ -1,0 +1,197 @@
+"""The problems in the gate's settings: one case per id, all found at once."""
+
+from collections.abc import Sequence
+from typing import Any
+
+import pytest
+
+from gatepost_authz.check import HINTS, problems
+from gatepost_authz.config import Introspection, Issuer, Problem, RoleRule, TenantRule
+
+GOOD: dict[str, Any] = {
+    "issuer": "https://id.example.com",
+    "tenant": TenantRule(claim="org_id"),
+    "tenants": {"org_1": "acme"},
+}
+RESOURCE = "https://mcp.example.com/mcp"
+TEMPLATE = "https://mcp.example.com/t/{tenant}/mcp"
+
+
+def issuer(**changes: Any) -> Issuer:
+    return Issuer(**(GOOD | changes))
+
+
+def find(
+    resource: str = RESOURCE, issuers: Sequence[Issuer] | None = None, **more: Any
+) -> list[Problem]:
+    return list(problems(resource=resource, issuers=[issuer()] if issuers is None else issuers,
+                         **more))  # fmt: skip
+
+
+def introspection(**changes: str) -> Introspection:
+    return Introspection(**({"client_id": "gatepost", "client_secret": "env:SECRET"} | changes))
+
+
+SECOND = issuer(issuer="https://other.example.com", tenants={"o": "globex"})
+CASES: list[tuple[str, str, dict[str, Any]]] = [
+    ("authz.E001", "resource", {"resource": "mcp.example.com/mcp"}),
+    ("authz.E001", "resource", {"resource": "ftp://mcp.example.com"}),
+    ("authz.E001", "resource", {"resource": "https://[::1/mcp"}),
+    ("authz.E001", "resource", {"resource": "https://h:99999/mcp"}),
+    ("authz.E001", "issuers[0].issuer", {"issuers": [issuer(issuer="")]}),
+    ("authz.E002", "resource", {"resource": "http://mcp.example.com/mcp"}),
+    ("authz.E002", "resource", {"resource": "http://127.0.0.1/mcp"}),
+    ("authz.E002", "resource", {"resource": "http://h/mcp", "development": True}),
+    ("authz.E002", "issuers[0].issuer", {"issuers": [issuer(issuer="http://id.example.com")]}),
+    ("authz.E002", "issuers[0].jwks_uri", {"issuers": [issuer(jwks_uri="http://id.example/k")]}),
+    ("authz.E002", "issuers[0].introspection.endpoint",
+     {"issuers": [issuer(introspection=introspection(endpoint="http://id.example/i"))]}),
+    ("authz.E003", "resource", {"resource": f"{RESOURCE}#top"}),
+    ("authz.E003", "resource", {"resource": f"{RESOURCE}#"}),
+    ("authz.E003", "issuers[0].issuer", {"issuers": [issuer(issuer="https://id.example/#x")]}),
+    ("authz.E004", "resource", {"resource": "https://user:hunter2@mcp.example.com/mcp"}),
+    ("authz.E005", "resource", {"resource": 'https://mcp.example.com/"mcp'}),
+    ("authz.E005", "resource", {"resource": "https://mcp.example.com/mcp\\x"}),
+    ("authz.E005", "resource", {"resource": "https://mcp.example.com/m%20p"}),
+    ("authz.E005", "resource", {"resource": "https://mcp.exämple.com/mcp"}),
+    ("authz.E005", "resource", {"resource": "https://mcp.example.com/mcp\r\nX: y"}),
+    ("authz.E006", "resource", {"resource": "https://h/t/{tenant}x/mcp"}),
+    ("authz.E006", "resource", {"resource": "https://h/{tenant}/{tenant}/mcp"}),
+    ("authz.E006", "resource", {"resource": "https://{tenant}.h/mcp"}),
+    ("authz.E006", "resource", {"resource": "https://{tenant}/mcp"}),
+    ("authz.E006", "resource", {"resource": "https://h/t/{org}/mcp"}),
+    ("authz.E006", "resource", {"resource": "https://h/mcp?t={tenant}"}),
+    ("authz.E006", "resource", {"resource": "https://h/mcp/}"}),
+    ("authz.E007", "issuers[0].issuer", {"issuers": [issuer(issuer="https://id.example/?a=b")]}),
+    ("authz.E008", "issuers[0].issuer", {"issuers": [issuer(issuer="https://{tid}.example/")]}),
+    ("authz.E008", "issuers[0].issuer", {"issuers": [issuer(issuer="https://h/{a}/{b}")]}),
+    ("authz.E008", "issuers[0].issuer", {"issuers": [issuer(issuer="https://h/x{tid}/v2")]}),
+    ("authz.E010", "issuers", {"issuers": []}),
+    ("authz.E011", "issuers[1].issuer", {"issuers": [issuer(), issuer()]}),
+    ("authz.E012", "issuers[0].preset", {"issuers": [issuer(preset="keyclock")]}),
+    ("authz.E013", "issuers[0].algorithms", {"issuers": [issuer(algorithms=("RS256", "HS256"))]}),
+    ("authz.E013", "issuers[0].algorithms", {"issuers": [issuer(algorithms=("none",))]}),
+    ("authz.E013", "issuers[0].algorithms", {"issuers": [issuer(algorithms=("rs256",))]}),
+    ("authz.E014", "issuers[0].leeway_s", {"issuers": [issuer(leeway_s=301)]}),
+    ("authz.E014", "issuers[0].leeway_s", {"issuers": [issuer(leeway_s=-1)]}),
+    ("authz.E014", "issuers[0].leeway_s", {"issuers": [issuer(leeway_s=315_360_000)]}),
+    ("authz.E015", "issuers[0].max_lifetime_s", {"issuers": [issuer(max_lifetime_s=0)]}),
+    ("authz.E016", "issuers[0].allow_private[1]",
+     {"issuers": [issuer(allow_private=("10.0.0.0/8", "10.0.0.1/8"))]}),
+    ("authz.E016", "issuers[0].allow_private[0]", {"issuers": [issuer(allow_private=("lan",))]}),
+    ("authz.E017", "issuers[0].tenant", {"issuers": [issuer(tenant=TenantRule())]}),
+    ("authz.E017", "issuers[0].tenant",
+     {"issuers": [issuer(tenant=TenantRule(claim="org_id", issuer=True))]}),
+    ("authz.E018", "issuers[0].tenants", {"issuers": [issuer(tenants={"x": "Acme"})]}),
+    ("authz.E018", "issuers[0].tenant.value",
+     {"issuers": [issuer(tenant=TenantRule(value="../acme"), tenants={})]}),
+    ("authz.E018", "tenancy.tenants[0]", {"tenants": ["acme\n"]}),
+    ("authz.E019", "issuers[0].tenants", {"issuers": [issuer(tenants={}), SECOND]}),
+    ("authz.E020", "issuers[1].tenants",
+     {"issuers": [issuer(), issuer(issuer="https://b.example", tenants={},
+                                   tenant=TenantRule(value="acme"))]}),
+    ("authz.E021", "issuers[0].tenants", {"issuers": [issuer(tenant=TenantRule(value="acme"))]}),
+    ("authz.E022", "issuers[0].introspection.client_secret",
+     {"issuers": [issuer(introspection=introspection(client_secret="hunter2"))]}),
+    ("authz.E022", "issuers[0].introspection.client_secret",
+     {"issuers": [issuer(introspection=introspection(client_secret="env:"))]}),
+    ("authz.E023", "issuers[0].roles",
+     {"issuers": [issuer(roles={"aprover": RoleRule("roles", "x")})]}),
+    ("authz.E024", "issuers[0].tenants",
+     {"resource": TEMPLATE, "issuers": [issuer(tenants={})]}),
+    ("authz.E025", "issuers[0].issuer", {"issuers": [issuer(issuer="https://localhost/realm")]}),
+    ("authz.E025", "issuers[0].issuer", {"issuers": [issuer(issuer="https://127.9.9.9/")]}),
+    ("authz.E025", "issuers[0].issuer", {"issuers": [issuer(issuer="https://h.example/dev-as")]}),
+    ("authz.E026", "issuers[0].audiences", {"issuers": [issuer(preset="entra-v2")]}),
+    ("authz.E027", "issuers[0].tenant.value",
+     {"issuers": [issuer(issuer="https://login.microsoftonline.com/{tid}/v2.0",
+                         tenant=TenantRule(value="acme"), tenants={})]}),
+    ("authz.E028", "scopes.baseline", {"scopes": {"scopes.baseline": ["a b"]}}),
+    ("authz.E028", "scopes.obtainable", {"scopes": {"scopes.obtainable": ["offline_access"]}}),
+    ("authz.E028", "scopes.baseline", {"scopes": {"scopes.baseline": ["a\r\nSet-Cookie: x"]}}),
+    ("authz.E029", "issuers[0].audiences", {"issuers": [issuer(audiences=("",))]}),
+    ("authz.E029", "issuers[0].tenants", {"issuers": [issuer(tenants={"": "acme"})]}),
+    ("authz.E029", "issuers[0].roles.admin",
+     {"issuers": [issuer(roles={"admin": RoleRule("roles", "")})]}),
+    ("authz.E029", "issuers[0].introspection.client_id",
+     {"issuers": [issuer(introspection=introspection(client_id=""))]}),
+    ("authz.W001", "resource", {"resource": "https://mcp.example.com/mcp/"}),
+    ("authz.W002", "resource", {"resource": "https://mcp.example.com/mcp?v=2"}),
+    ("authz.W003", "issuers", {"issuers": [issuer(), SECOND]}),
+    ("authz.W003", "issuers[1].tenants",
+     {"resource": TEMPLATE, "issuers": [issuer(), issuer(issuer="https://b.example")]}),
+    ("authz.W004", "issuers[0].introspection", {"issuers": [issuer(preset="oidc-provider")]}),
+    ("authz.W005", "tenancy", {"issuers": [issuer(tenants={})]}),
+]  # fmt: skip
+
+
+@pytest.mark.requirement("W21", "C08", "N09")
+@pytest.mark.parametrize(("identifier", "setting", "settings"), CASES)
+def test_a_mistake_is_found_under_its_id(
+    identifier: str, setting: str, settings: dict[str, Any]
+) -> None:
+    """Each finding names the setting, says one sentence and a way out."""
+    found = [problem for problem in find(**settings) if problem.id == identifier]
+
+    assert [problem.setting for problem in found] == [setting]
+    assert found[0].message
+    assert HINTS[identifier] in found[0].hint
+    assert found[0].level == ("warning" if ".W" in identifier else "error")
+
+
+def test_every_id_has_a_case() -> None:
+    """An id that nothing can raise is a promise that nobody keeps."""
+    assert {identifier for identifier, _, _ in CASES} == set(HINTS)
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {},
+        {"resource": TEMPLATE},
+        {"resource": "https://mcp.example.com"},
+        {"resource": "https://h/{tenant}"},
+        {"resource": "http://127.0.0.1:8000/mcp", "development": True,
+         "issuers": [issuer(issuer="http://localhost:8000/dev-as")]},
+        {"issuers": [issuer(tenants={})], "tenants": ["acme"]},
+        {"issuers": [issuer(tenants={})], "create_on_first_use": True},
+        {"issuers": [issuer(preset="entra-v2", audiences=("api-guid",),
+                            issuer="https://login.microsoftonline.com/{tid}/v2.0")]},
+        {"issuers": [issuer(algorithms=("RS256", "EdDSA", "Ed25519", "ES384"))]},
+        {"issuers": [issuer(introspection=introspection(), preset="oidc-provider")]},
+        {"scopes": {"scopes.baseline": ["mcp:read"]}},
+    ],
+)  # fmt: skip
+def test_sound_settings_have_no_problem(settings: dict[str, Any]) -> None:
+    """Nobody learns to ignore the check."""
+    assert find(**settings) == []
+
+
+def test_five_mistakes_are_five_problems() -> None:
+    """The operator hears all at once, not one per start."""
+    found = find(
+        "http://mcp.example.com/mcp#x",
+        [issuer(preset="keyclock", algorithms=("HS256",), leeway_s=900)],
+    )
+
+    assert {problem.id for problem in found} == {
+        "authz.E002", "authz.E003", "authz.E012", "authz.E013", "authz.E014"
+    }  # fmt: skip
+
+
+def test_a_wrong_name_comes_with_the_nearest() -> None:
+    """The likeliest mistake is a slip of the finger."""
+    found = find(issuers=[issuer(preset="keyclock", roles={"aprover": RoleRule("a", "b")})])
+
+    assert [problem.hint.split("?")[0] for problem in found] == [
+        "did you mean 'keycloak'",
+        "did you mean 'approver'",
+    ]
+
+
+def test_a_password_in_a_url_is_not_printed() -> None:
+    """The output of a check ends up in tickets."""
+    for problem in find("https://user:hunter2@mcp.example.com/mcp"):
+        assert "hunter2" not in repr(problem)
+    for problem in find(issuers=[issuer(introspection=introspection(client_secret="hunter2"))]):
+        assert "hunter2" not in repr(problem)

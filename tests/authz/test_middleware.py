@@ -1,0 +1,191 @@
+"""The gate around any ASGI app: what passes, what is refused, and what it leaves behind."""
+
+from typing import Any
+
+import pytest
+
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.challenge import Challenge
+from gatepost_authz.config import Resource, Target
+from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
+from gatepost_authz.middleware import CALLER, BearerMiddleware, caller_of
+
+M = "https://h/mcp/.well-known/oauth-protected-resource"
+
+
+class Guest:
+    """Knows one token; remembers for which resource it was asked."""
+
+    def __init__(self, answer: TenantContext | AuthError | None = None) -> None:
+        self.answer = answer
+        self.asked: list[tuple[str, Target]] = []
+
+    async def verify(self, token: str, target: Target) -> TenantContext | None:
+        self.asked.append((token, target))
+        if isinstance(self.answer, AuthError):
+            raise self.answer
+        return self.answer
+
+
+class Inside:
+    """The app behind the gate: remembers every scope that reached it."""
+
+    def __init__(self) -> None:
+        self.reached: list[Any] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        self.reached.append(scope)
+
+
+ALICE = TenantContext(
+    tenant_id="acme",
+    issuer="https://id.example",
+    subject="alice",
+    subject_kind="user",
+    resource="https://h/mcp",
+    expires_at=2_000_000_000,
+    scopes=frozenset({"mcp:read"}),
+)
+
+
+def gate(
+    verifier: Guest, inside: Inside, url: str = "https://h/mcp", **more: Any
+) -> BearerMiddleware:
+    return BearerMiddleware(
+        inside, resource=Resource(url), verifier=verifier, challenge=Challenge(), **more
+    )
+
+
+async def call(app: Any, scope: dict[str, Any]) -> list[Any]:
+    sent: list[Any] = []
+
+    async def receive() -> Any:
+        raise AssertionError("the gate decides before anything is read")
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await app(scope, receive, send)
+    return sent
+
+
+def http(*values: str, path: str = "/mcp") -> dict[str, Any]:
+    headers = [(b"authorization", value.encode()) for value in values]
+    return {"type": "http", "path": path, "query_string": b"access_token=good", "headers": headers}
+
+
+def challenge_in(sent: list[Any]) -> str:
+    return str(dict(sent[0]["headers"])[b"www-authenticate"].decode())
+
+
+@pytest.mark.requirement("A-10", "A-12")
+async def test_a_good_token_lets_the_request_in_and_names_its_caller() -> None:
+    """The app behind reads who calls from the scope and from nowhere else."""
+    inside, verifier = Inside(), Guest(ALICE)
+
+    sent = await call(gate(verifier, inside), http("Bearer good"))
+
+    assert sent == []
+    assert caller_of(inside.reached[0]) is ALICE
+    assert inside.reached[0][CALLER] is ALICE
+    assert [(token, target.url) for token, target in verifier.asked] == [("good", "https://h/mcp")]
+
+
+@pytest.mark.requirement("A-11", "A-15", "W10", "W22")
+@pytest.mark.parametrize(
+    ("values", "status"),
+    [((), 401), (("Basic YTpi",), 401), (("Bearer",), 400), (("Bearer a", "Bearer a"), 400)],
+)
+async def test_without_one_token_in_the_header_nobody_is_asked(
+    values: tuple[str, ...], status: int
+) -> None:
+    """Not the verifier, not the app, and not the query; the body is never awaited."""
+    inside, verifier = Inside(), Guest(ALICE)
+
+    sent = await call(gate(verifier, inside), http(*values))
+
+    assert sent[0]["status"] == status
+    assert challenge_in(sent).startswith(f'Bearer resource_metadata="{M}"')
+    assert (inside.reached, verifier.asked) == ([], [])
+
+
+@pytest.mark.parametrize(
+    ("answer", "status"),
+    [(InvalidToken("forged"), 401), (None, 401), (IssuerUnavailable("down"), 503)],
+)
+async def test_what_the_verifier_refuses_stays_outside(
+    answer: AuthError | None, status: int
+) -> None:
+    """A refusal, a token that nobody knows, and an issuer that cannot be asked."""
+    inside, heard = Inside(), []
+    app = gate(Guest(answer), inside, on_refusal=lambda scope, error: heard.append(error.reason))
+
+    sent = await call(app, http("Bearer x"))
+
+    assert sent[0]["status"] == status
+    assert inside.reached == []
+    assert heard == [answer.reason if answer else "unknown_kind"]
+
+
+async def test_baseline_scopes_are_needed_for_any_request() -> None:
+    """One scope short is a step-up, not a login."""
+    inside = Inside()
+    enough = gate(Guest(ALICE), inside, baseline=frozenset({"mcp:read"}))
+    short = gate(Guest(ALICE), inside, baseline=frozenset({"mcp:read", "mcp:use"}))
+
+    assert await call(enough, http("Bearer x")) == []
+    sent = await call(short, http("Bearer x"))
+
+    assert sent[0]["status"] == 403
+    assert 'scope="mcp:read mcp:use"' in challenge_in(sent)
+    assert len(inside.reached) == 1
+
+
+async def test_each_tenant_in_the_path_is_a_resource_of_its_own() -> None:
+    """The verifier hears which one, and the challenge names its metadata."""
+    verifier = Guest(ALICE)
+    app = gate(verifier, Inside(), "https://h/t/{tenant}/mcp")
+
+    await call(app, http("Bearer x", path="/t/acme/mcp"))
+    sent = await call(app, http(path="/t/globex/mcp"))
+
+    assert verifier.asked[0][1].url == "https://h/t/acme/mcp"
+    assert verifier.asked[0][1].tenant == "acme"
+    assert 'resource_metadata="https://h/t/globex/mcp/.well-known/' in challenge_in(sent)
+
+
+@pytest.mark.requirement("W15")
+@pytest.mark.parametrize("values", [(), ("Bearer good",)])
+async def test_a_path_without_tenant_opens_nothing(values: tuple[str, ...]) -> None:
+    """No audience, so no token can be good; and no metadata is named."""
+    inside, verifier = Inside(), Guest(ALICE)
+
+    sent = await call(gate(verifier, inside, "https://h/t/{tenant}/mcp"), http(*values, path="/x"))
+
+    assert sent[0]["status"] == 401
+    assert "resource_metadata" not in challenge_in(sent)
+    assert (inside.reached, verifier.asked) == ([], [])
+
+
+async def test_lifespan_passes_and_nothing_else() -> None:
+    """A kind of connection that ASGI gains tomorrow must not slip by."""
+    inside = Inside()
+    app = gate(Guest(ALICE), inside)
+
+    await call(app, {"type": "lifespan"})
+    assert [scope["type"] for scope in inside.reached] == ["lifespan"]
+
+    assert await call(app, {"type": "websocket", "path": "/mcp", "headers": []}) == [
+        {"type": "websocket.close", "code": 1008}
+    ]
+    with pytest.raises(ValueError, match="webtransport"):
+        await call(app, {"type": "webtransport", "path": "/mcp", "headers": []})
+    assert len(inside.reached) == 1
+
+
+@pytest.mark.requirement("A6")
+def test_only_the_gate_can_name_a_caller() -> None:
+    """An app without a gate hears so, instead of taking anything for a caller."""
+    for scope in ({}, {CALLER: "alice"}, {CALLER: None}):
+        with pytest.raises(LookupError):
+            caller_of(scope)
