@@ -36,6 +36,8 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
     session_id: str | None = None
     claims: Mapping[str, str] = {}
     """Display claims a preset allows through (``name``, ``email``, ``preferred_username``)."""
+    shared_audience: bool = False
+    """The token names other audiences too, so other servers may hold it: worth an audit line."""
 
     @property
     def principal_key(self) -> tuple[str, str, str, str]:
@@ -61,6 +63,10 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
         too_old = max_age is not None and (self.auth_time is None or now - self.auth_time > max_age)
         if too_weak or too_old:
             raise InsufficientAuthentication(acr_values, max_age)
+
+    def __hash__(self) -> int:
+        # The generated one would stumble over the mapping of display claims.
+        return hash((self.principal_key, self.token_id, self.expires_at, self.scopes))
 
     def __repr__(self) -> str:
         # Subjects are personal data; a repr ends up in logs and tracebacks.

@@ -1,0 +1,198 @@
+"""Which issuers are trusted: an immutable snapshot, exact or templated, swapped whole."""
+
+import ipaddress
+import itertools
+import re
+from collections.abc import Mapping, Sequence
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gatepost_authz.claims import Expected
+from gatepost_authz.config import Issuer, Target
+from gatepost_authz.jwk import with_synonyms
+from gatepost_authz.presets import PRESETS, Preset
+from gatepost_authz.tenant import TenantRules, closed_set, tenant_id
+
+SEGMENT = r"[A-Za-z0-9_-]{1,64}"
+"""What a templated issuer may put in its one segment, unless the preset is narrower."""
+PLACEHOLDER = re.compile(r"\{[A-Za-z_][A-Za-z0-9_]*\}", re.ASCII)
+
+GENERATIONS = itertools.count(1)
+
+
+class TrustedIssuer(msgspec.Struct, frozen=True, kw_only=True):
+    """One configured issuer, everything about it settled once."""
+
+    settings: Issuer
+    preset: Preset
+    algorithms: frozenset[str]
+    audiences: frozenset[str]
+    """Accepted beside the resource."""
+    template: re.Pattern[str] | None
+    """Matches the concrete issuers of a templated one, whole, with one group."""
+    loopback: bool
+    """Whether it lives on this machine, as only a development issuer may."""
+    rules: TenantRules
+
+    def expects(self, issuer: str, target: Target) -> Expected:
+        """What claims signed by *issuer* (this one, or one of its template) must say."""
+        return Expected(
+            issuer=issuer,
+            resource=target.url,
+            audiences=self.audiences,
+            preset=self.preset,
+            leeway=self.settings.leeway_s,
+            max_lifetime=self.settings.max_lifetime_s,
+        )
+
+
+Found = tuple[TrustedIssuer, str | None]
+"""A trusted issuer, and the segment in which a concrete issuer differs from its template."""
+
+
+class IssuerRegistry:
+    """
+    The issuers of one configuration. A reload makes another registry and swaps it in whole.
+
+    ``generation`` differs between any two registries of a process, so that what was decided under
+    one is never taken for the other's. ValueError: an issuer is named twice, an unknown preset, or
+    a template that does not leave exactly one whole path segment open.
+    """
+
+    def __init__(
+        self, issuers: Sequence[Issuer], *, presets: Mapping[str, Preset] = PRESETS
+    ) -> None:
+        self.generation = next(GENERATIONS)
+        self.issuers = trust(issuers, presets)
+        self._exact: dict[str, Found] = {}
+        self._templates = [trusted for trusted in self.issuers if trusted.template is not None]
+        for trusted in self.issuers:
+            name = trusted.settings.issuer
+            if trusted.template is None:
+                if name in self._exact:
+                    raise ValueError(f"issuer {name} is configured twice")
+                self._exact[name] = (trusted, captured_by(trusted.preset, name))
+
+    def find(self, issuer: str) -> Found | None:
+        """The trusted issuer of exactly this name, or whose template it matches; else None."""
+        found = self._exact.get(issuer)
+        if found is not None:
+            return found
+        for trusted in self._templates:
+            match = trusted.template.fullmatch(issuer) if trusted.template else None
+            if match is not None:
+                return trusted, match[1]
+        return None
+
+    def for_tenant(self, tenant: str | None) -> tuple[str, ...]:
+        """
+        The issuers whose tokens can open the resource of *tenant*, for its metadata document.
+
+        Those whose settings name the tenant come first: some clients use only the first. None
+        means the one resource of all tenants. A template is listed only where the tenant fills it.
+        """
+        named, possible = [], []
+        for trusted in self.issuers:
+            concrete = concrete_issuer(trusted, tenant)
+            rules = trusted.rules
+            if concrete is None or tenant in rules.foreign:
+                continue
+            if tenant is None or (rules.closed is None and rules.exclusive):
+                possible.append(concrete)
+            elif rules.closed is not None and tenant in rules.closed:
+                named.append(concrete)
+        return tuple(dict.fromkeys(named + possible))
+
+
+def trust(issuers: Sequence[Issuer], presets: Mapping[str, Preset]) -> tuple[TrustedIssuer, ...]:
+    """Each issuer compiled, knowing which tenants the others have named for themselves."""
+    closed = [closed_set(settings) for settings in issuers]
+    free = sum(tenants is None for tenants in closed)
+    compiled = []
+    for index, (settings, own) in enumerate(zip(issuers, closed, strict=True)):
+        if settings.preset not in presets:
+            raise ValueError(f"issuer {settings.issuer} names an unknown preset")
+        others = [tenants or frozenset() for n, tenants in enumerate(closed) if n != index]
+        preset = presets[settings.preset]
+        rules = TenantRules(
+            settings=settings,
+            preset=preset,
+            closed=own,
+            foreign=frozenset().union(*others) - (own or frozenset()),
+            exclusive=own is not None or free == 1,
+        )
+        compiled.append(compile_issuer(settings, preset, rules))
+    return tuple(compiled)
+
+
+def compile_issuer(settings: Issuer, preset: Preset, rules: TenantRules) -> TrustedIssuer:
+    return TrustedIssuer(
+        settings=settings,
+        preset=preset,
+        algorithms=with_synonyms(frozenset(settings.algorithms or preset.algorithms)),
+        audiences=frozenset(settings.audiences),
+        template=template_of(settings.issuer, preset) if "{" in settings.issuer else None,
+        loopback=is_loopback(urlsplit(settings.issuer).hostname or ""),
+        rules=rules,
+    )
+
+
+def template_of(issuer: str, preset: Preset) -> re.Pattern[str]:
+    """
+    The pattern of *issuer*'s one open path segment.
+
+    Everything around it is literal and the whole issuer must match: `https://login.example/{tid}`
+    with a loose end would take `https://login.example.evil/x` for a tenant of ours.
+    """
+    before, after = outside_of(issuer)
+    if not before.endswith("/") or before.count("/") < 3 or after[:1] not in ("", "/"):
+        raise ValueError(f"issuer {issuer} must leave one whole path segment open")
+    pattern = f"{re.escape(before)}({preset.segment_pattern or SEGMENT}){re.escape(after)}"
+    return re.compile(pattern, re.ASCII)
+
+
+def outside_of(template: str) -> tuple[str, str]:
+    """What stands before and after a template's one placeholder."""
+    pieces = PLACEHOLDER.split(template)
+    if len(pieces) != 2 or any(brace in piece for piece in pieces for brace in "{}"):
+        raise ValueError(f"issuer {template} must have exactly one {{...}} segment")
+    return pieces[0], pieces[1]
+
+
+def captured_by(preset: Preset, issuer: str) -> str | None:
+    """The segment of an exact issuer where its provider's template varies, if it follows that."""
+    if not preset.issuer_pattern:
+        return None
+    match = template_of(preset.issuer_pattern, preset).fullmatch(issuer)
+    return match[1] if match else None
+
+
+def concrete_issuer(trusted: TrustedIssuer, tenant: str | None) -> str | None:
+    """The issuer as a client must spell it for *tenant*; None when a template stays open."""
+    settings = trusted.settings
+    if trusted.template is None:
+        return settings.issuer
+    if tenant is None or not settings.tenant.issuer:
+        return None
+    before, after = outside_of(settings.issuer)
+    segments = [value for value, named in settings.tenants.items() if named == tenant]
+    for segment in segments if settings.tenants else [tenant]:
+        concrete = f"{before}{segment}{after}"
+        if trusted.template.fullmatch(concrete) and (
+            settings.tenants or tenant_id(concrete, segment) == tenant
+        ):
+            return concrete
+    return None
+
+
+def is_loopback(host: str) -> bool:
+    """Whether *host* names this machine (RFC 6761 section 6.3 reserves ``localhost``)."""
+    name = host.lower().rstrip(".")
+    if name == "localhost" or name.endswith(".localhost"):
+        return True
+    try:
+        address = ipaddress.ip_address(name)
+    except ValueError:
+        return False
+    return address.is_loopback or address.is_unspecified

@@ -1,0 +1,71 @@
+"""Scopes: read them from a claim, and know which ones imply which."""
+
+import re
+from collections.abc import Iterable, Mapping
+
+from gatepost_authz.errors import InvalidToken
+
+MAX_SCOPES = 256
+"""More than a person was ever asked to consent to; each costs memory in every cached verdict."""
+MAX_LENGTH = 256
+
+# scope-token of RFC 6749 section 3.3, separated by spaces. Some issuers write two spaces or an
+# empty string where nothing was granted, which takes nothing away from what the claim means.
+SCOPES = re.compile(r"[\x20\x21\x23-\x5B\x5D-\x7E]*", re.ASCII)
+
+
+def parse(value: str) -> frozenset[str]:
+    """
+    The scopes of a space-delimited ``scope`` claim (RFC 8693 section 4.2), compared exactly.
+
+    InvalidToken: a character outside the grammar of RFC 6749 section 3.3, more than 256 scopes, or
+    one longer than 256 characters.
+    """
+    if SCOPES.fullmatch(value) is None:
+        raise InvalidToken("bad_scope")
+    scopes = frozenset(value.split())
+    if len(scopes) > MAX_SCOPES or len(value) > MAX_SCOPES * MAX_LENGTH:
+        raise InvalidToken("too_many_scopes")
+    if len(value) > MAX_LENGTH and max(map(len, scopes), default=0) > MAX_LENGTH:
+        raise InvalidToken("bad_scope")
+    return scopes
+
+
+def collect(values: Iterable[object]) -> frozenset[str]:
+    """The scopes of a claim that lists them (Okta ``scp``, Entra ``roles``), each a string."""
+    scopes = set()
+    for value in values:
+        if not isinstance(value, str) or len(parse(value)) != 1 or " " in value:
+            # An entry with a space would grant two scopes where its issuer meant one.
+            raise InvalidToken("bad_scope")
+        scopes.add(value)
+        if len(scopes) > MAX_SCOPES:
+            raise InvalidToken("too_many_scopes")
+    return frozenset(scopes)
+
+
+class Implications:
+    """Which scopes a granted scope brings with it, however many steps away."""
+
+    def __init__(self, implied: Mapping[str, Iterable[str]]) -> None:
+        direct = {scope: frozenset(others) for scope, others in implied.items()}
+        self.implied = {scope: closure(scope, direct) for scope in direct}
+
+    def expand(self, scopes: frozenset[str]) -> frozenset[str]:
+        """*scopes* and everything they imply."""
+        granting = self.implied.keys() & scopes
+        if not granting:
+            return scopes
+        return scopes.union(*(self.implied[scope] for scope in granting))
+
+
+def closure(scope: str, direct: Mapping[str, frozenset[str]]) -> frozenset[str]:
+    """Everything that *scope* implies, itself included; circles are fine."""
+    reached: set[str] = set()
+    waiting = [scope]
+    while waiting:
+        current = waiting.pop()
+        if current not in reached:
+            reached.add(current)
+            waiting.extend(direct.get(current, ()))
+    return frozenset(reached)

@@ -1,0 +1,161 @@
+"""
+A compact token taken apart and its signature checked: the only user of the JWT library.
+
+The library's own ``decode`` reads a token twice, keeps the last of two members of one name and
+turns strings into times. Here it contributes its algorithm objects alone; what they check was
+split by the strict rules below (RFC 7515 section 7.1, RFC 8725 section 3).
+"""
+
+import functools
+
+import msgspec
+from jwt.algorithms import Algorithm, ECAlgorithm, OKPAlgorithm, RSAAlgorithm, RSAPSSAlgorithm
+
+from gatepost_authz import base64url
+from gatepost_authz.errors import InvalidToken
+from gatepost_authz.jwk import MAX_KID, VerificationKey
+from gatepost_authz.strict_json import loads_object
+
+MAX_TOKEN = 16 * 1024
+MAX_HEADER = 4 * 1024
+MAX_HEADER_DEPTH = 8
+MAX_PAYLOAD_DEPTH = 16
+REMEMBERED_HEADERS = 256
+
+CHECKS: dict[str, Algorithm] = {
+    "RS256": RSAAlgorithm(RSAAlgorithm.SHA256),
+    "RS384": RSAAlgorithm(RSAAlgorithm.SHA384),
+    "RS512": RSAAlgorithm(RSAAlgorithm.SHA512),
+    "PS256": RSAPSSAlgorithm(RSAPSSAlgorithm.SHA256),
+    "PS384": RSAPSSAlgorithm(RSAPSSAlgorithm.SHA384),
+    "PS512": RSAPSSAlgorithm(RSAPSSAlgorithm.SHA512),
+    "ES256": ECAlgorithm(ECAlgorithm.SHA256),
+    "ES384": ECAlgorithm(ECAlgorithm.SHA384),
+    "ES512": ECAlgorithm(ECAlgorithm.SHA512),
+    "EdDSA": OKPAlgorithm(),
+    "Ed25519": OKPAlgorithm(),
+}
+"""The keys are what the header may say; ``none`` and ``HS*`` are not among them."""
+
+# Header members that change what the signature covers or what the payload is. We understand no
+# extension, so each of them is a refusal, also in the form that means nothing (`"b64": true`):
+# RFC 7515 section 4.1.11, RFC 7797 section 6, RFC 7516 (encrypted tokens), RFC 7519 section 5.2
+# (nested tokens). `jku`, `jwk`, `x5u`, `x5c` and `x5t` are never read: a key that a token brings
+# along proves nothing.
+REFUSED_MEMBERS = frozenset({"crit", "b64", "zip", "enc", "cty"})
+
+# Other kinds of tokens that the same issuers sign with the same keys, whatever a preset accepts:
+# proofs (RFC 9449), logout tokens, security events (RFC 8417), ID-JAG, introspection answers
+# (RFC 9701), authorization requests (RFC 9101).
+OTHER_TYPES = frozenset(
+    {
+        "dpop+jwt",
+        "logout+jwt",
+        "secevent+jwt",
+        "oauth-id-jag+jwt",
+        "token-introspection+jwt",
+        "oauth-authz-req+jwt",
+    }
+)
+
+
+class Header(msgspec.Struct, frozen=True):
+    """What a token's header may decide: which of the issuer's keys is tried."""
+
+    algorithm: str
+    type: str
+    """``typ`` in lower case without one leading ``application/``; ``""`` when absent."""
+    kid: str | None
+
+
+class Parts(msgspec.Struct, frozen=True):
+    """
+    A token taken apart, nothing of it proved.
+
+    ``unverified`` chooses the issuer and refuses early; it grants nothing. Claims to be believed
+    come from ``verify``.
+    """
+
+    header: Header
+    unverified: dict[str, object]
+    signed: bytes
+    signature: bytes
+
+
+def looks_like_one(token: str) -> bool:
+    """Whether *token* has the shape of a signed compact token with a JSON header."""
+    # Every base64url text of bytes that begin with `{` begins with "e"; opaque tokens with two
+    # dots exist (Google's), so the dots alone do not tell.
+    return token.startswith("e") and token.count(".") == 2
+
+
+def split(token: str) -> Parts:
+    """
+    *token* taken apart under the limits of RFC 8725 section 3: 16 KiB, a header of 4 KiB.
+
+    InvalidToken: it is no compact JWS, its JSON is not strict, or its header asks for something
+    that is never granted here.
+    """
+    if len(token) > MAX_TOKEN:
+        raise InvalidToken("token_too_large")
+    try:
+        raw = token.encode("ascii")
+        head, body, tail = raw.split(b".")
+        header = header_of(head)
+        claims = loads_object(
+            base64url.decode(body), max_depth=MAX_PAYLOAD_DEPTH, max_bytes=MAX_TOKEN
+        )
+        signature = base64url.decode(tail)
+    except ValueError:
+        raise InvalidToken("malformed_token") from None
+    if not signature:
+        raise InvalidToken("malformed_token")
+    return Parts(header, claims, raw[: -1 - len(tail)], signature)
+
+
+def verify(parts: Parts, key: VerificationKey) -> dict[str, object] | None:
+    """The claims, proved to be signed by *key*; None when they are not."""
+    algorithm = parts.header.algorithm
+    # The key says what it may check, never the token: RFC 8725 section 3.1.
+    if algorithm not in key.algorithms:
+        return None
+    if CHECKS[algorithm].verify(parts.signed, key.public_key, parts.signature):
+        return parts.unverified
+    return None
+
+
+# An issuer writes the same header into all its tokens. Remembering is safe: what a header means
+# depends on its bytes alone, and a refused one is not remembered.
+@functools.lru_cache(maxsize=REMEMBERED_HEADERS)
+def header_of(segment: bytes) -> Header:
+    """The header that *segment* spells, judged; InvalidToken or StrictJsonError when refused."""
+    members = loads_object(
+        base64url.decode(segment), max_depth=MAX_HEADER_DEPTH, max_bytes=MAX_HEADER
+    )
+    if not REFUSED_MEMBERS.isdisjoint(members):
+        raise InvalidToken("refused_header")
+    algorithm = members.get("alg")
+    if not isinstance(algorithm, str) or algorithm not in CHECKS:
+        raise InvalidToken("refused_algorithm")
+    return Header(algorithm, type_of(members), kid_of(members))
+
+
+def type_of(members: dict[str, object]) -> str:
+    """RFC 7515 section 4.1.9: a media type, compared without case, ``application/`` implied."""
+    value = members.get("typ", "")
+    if not isinstance(value, str) or ("typ" in members and not value):
+        raise InvalidToken("refused_type")
+    kind = value.lower().removeprefix("application/")
+    if kind in OTHER_TYPES:
+        raise InvalidToken("refused_type")
+    return kind
+
+
+def kid_of(members: dict[str, object]) -> str | None:
+    """A name to look a key up with, and nothing else: it is never a path, a query or a header."""
+    if "kid" not in members:
+        return None
+    kid = members["kid"]
+    if not isinstance(kid, str) or not 0 < len(kid) <= MAX_KID or not kid.isprintable():
+        raise InvalidToken("refused_kid")
+    return kid

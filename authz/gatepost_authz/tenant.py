@@ -1,0 +1,231 @@
+"""From accepted claims to the caller: which tenant, which roles; pure, and closed by default."""
+
+import base64
+import hashlib
+import re
+from collections.abc import Mapping
+from types import MappingProxyType
+
+import msgspec
+
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.claims import MAX_TEXT, Accepted
+from gatepost_authz.config import TENANT_ID, Issuer, RoleRule, Target
+from gatepost_authz.errors import InvalidToken
+from gatepost_authz.presets import Preset
+from gatepost_authz.scopes import Implications
+
+HASHED = re.compile(r"t-[a-z2-7]{26}", re.ASCII)
+MAX_DISPLAY = 256
+MISSING = object()
+
+
+class Tenancy(msgspec.Struct, frozen=True):
+    """Which tenants exist: those a configuration names, and whether a token may bring new ones."""
+
+    create_on_first_use: bool = False
+    known: frozenset[str] = frozenset()
+    """Tenant ids named in the configuration."""
+
+
+class TenantRules(msgspec.Struct, frozen=True, kw_only=True):
+    """How one issuer's tokens name tenants, and what the other issuers leave to it."""
+
+    settings: Issuer
+    preset: Preset
+    closed: frozenset[str] | None
+    """The only tenants this issuer can name; None: whatever its claim or template says."""
+    foreign: frozenset[str] = frozenset()
+    """Tenants that other issuers name in their settings, and this one does not."""
+    exclusive: bool = True
+    """Whether no second issuer names tenants freely, so that what this one names is its own."""
+
+
+class Policy(msgspec.Struct, frozen=True, kw_only=True):
+    """What holds for callers of every issuer."""
+
+    tenancy: Tenancy = Tenancy()
+    implications: Implications = msgspec.field(default_factory=lambda: Implications({}))
+    development: bool = False
+    """Accept what only the development issuer makes."""
+
+
+def tenant_id(issuer: str, value: str) -> str:
+    """
+    The tenant that *value* names at *issuer*: itself, or ``t-`` and 26 characters of its digest.
+
+    Ids name directories, so nothing is lower-cased or cut into shape: two values never meet in
+    one id.
+    """
+    # A value that already looks hashed is hashed too. Otherwise an organisation could take the id
+    # of another one by calling itself what that one's name hashes to.
+    if TENANT_ID.fullmatch(value) and not HASHED.fullmatch(value):
+        return value
+    digest = hashlib.sha256(f"{issuer}\0{value}".encode()).digest()
+    return "t-" + base64.b32encode(digest)[:26].decode("ascii").lower()
+
+
+def closed_set(settings: Issuer) -> frozenset[str] | None:
+    """The only tenants that *settings* let an issuer name; None when its tokens decide."""
+    if settings.tenants:
+        return frozenset(settings.tenants.values())
+    if settings.tenant.value:
+        return frozenset({settings.tenant.value})
+    if settings.tenant.issuer and "{" not in settings.issuer:
+        return frozenset({tenant_id(settings.issuer, settings.issuer)})
+    return None
+
+
+def caller_from(
+    claims: Mapping[str, object],
+    accepted: Accepted,
+    rules: TenantRules,
+    *,
+    captured: str | None,
+    target: Target,
+    policy: Policy,
+) -> TenantContext:
+    """
+    The caller that accepted *claims* speak for.
+
+    *captured* is the part of a templated issuer that varied. InvalidToken: the tenant is missing,
+    unknown, another issuer's, or not the one in the resource's path; or a role depends on groups
+    that the token does not tell. Refused as 401: another token may do better.
+    """
+    issuer = str(claims["iss"])
+    tenant = tenant_of(claims, rules, issuer=issuer, captured=captured)
+    check_tenant(tenant, rules, policy.tenancy)
+    if target.tenant is not None and target.tenant != tenant:
+        raise InvalidToken("tenant_of_another_resource")
+    return TenantContext(
+        tenant_id=tenant,
+        issuer=issuer,
+        subject=accepted.subject,
+        subject_kind=accepted.subject_kind,
+        resource=target.url,
+        expires_at=accepted.expires_at,
+        client_id=accepted.client_id,
+        actor=accepted.actor,
+        scopes=policy.implications.expand(accepted.scopes),
+        roles=roles_of(claims, rules.settings.roles),
+        acr=accepted.acr,
+        auth_time=accepted.auth_time,
+        token_id=accepted.token_id,
+        session_id=accepted.session_id,
+        claims=display(claims, rules.preset),
+        shared_audience=accepted.shared_audience,
+    )
+
+
+def check_tenant(tenant: str, rules: TenantRules, tenancy: Tenancy) -> None:
+    """Refuse a tenant that is not this issuer's to name, or that nobody has named yet."""
+    if tenant in rules.foreign:
+        # Issuer B's administrator can put `org_id = acme` into any token of issuer B.
+        raise InvalidToken("tenant_of_another_issuer")
+    if rules.closed is not None:
+        return
+    if not rules.exclusive:
+        raise InvalidToken("tenant_not_exclusive")
+    if tenant not in tenancy.known and not tenancy.create_on_first_use:
+        raise InvalidToken("unknown_tenant")
+
+
+def tenant_of(
+    claims: Mapping[str, object], rules: TenantRules, *, issuer: str, captured: str | None
+) -> str:
+    """The tenant id that the token names by the issuer's rule; there is no default tenant."""
+    settings, preset = rules.settings, rules.preset
+    # Providers that sign for all tenants with shared keys repeat the tenant in a claim.
+    repeated = preset.segment_claim
+    if captured is not None and repeated and claims.get(repeated) != captured:
+        raise InvalidToken("issuer_disagrees_with_claim")
+    if settings.tenant.value:
+        return settings.tenant.value
+    value = named_by(claims, rules, captured)
+    if settings.tenants:
+        if value not in settings.tenants:
+            raise InvalidToken("unknown_tenant")
+        return settings.tenants[value]
+    return tenant_id(issuer, value)
+
+
+def named_by(claims: Mapping[str, object], rules: TenantRules, captured: str | None) -> str:
+    settings = rules.settings
+    if settings.tenant.issuer:
+        templated = "{" in settings.issuer
+        return captured if templated and captured is not None else settings.issuer
+    claim = settings.tenant.claim or rules.preset.tenant_claim
+    if not claim:
+        raise InvalidToken("no_tenant_rule")
+    value = lookup(claims, claim)
+    if claim == rules.preset.tenant_claim:
+        value = only_entry(value)
+    if value is MISSING:
+        raise InvalidToken("no_tenant")
+    if not isinstance(value, str) or not 0 < len(value) <= MAX_TEXT or not value.isprintable():
+        raise InvalidToken("bad_tenant")
+    return value
+
+
+def only_entry(value: object) -> object:
+    """
+    What a provider's own organisation claim holds, when it is a collection of exactly one.
+
+    Keycloak's ``organization`` lists every organisation of the user, as names or as an object
+    keyed by name; with two of them the token does not say for which one it speaks.
+    """
+    if isinstance(value, dict | list) and len(value) == 1:
+        return next(iter(value))
+    return value
+
+
+def lookup(claims: object, path: str) -> object:
+    """
+    The claim at *path*: the member of exactly this name, or a dotted way into objects.
+
+    Names may hold dots themselves (``https://stytch.com/organization``), so the longest name that
+    exists is taken at each step. MISSING when there is none.
+    """
+    if not isinstance(claims, Mapping):
+        return MISSING
+    if path in claims:
+        return claims[path]
+    dot = path.rfind(".")
+    while dot > 0:
+        if path[:dot] in claims:
+            return lookup(claims[path[:dot]], path[dot + 1 :])
+        dot = path.rfind(".", 0, dot)
+    return MISSING
+
+
+def roles_of(claims: Mapping[str, object], rules: Mapping[str, RoleRule]) -> frozenset[str]:
+    """The roles whose rule the claims meet; nobody has one without a rule."""
+    return frozenset(role for role, rule in rules.items() if holds(claims, rule))
+
+
+def holds(claims: Mapping[str, object], rule: RoleRule) -> bool:
+    if is_left_out(claims, rule.claim):
+        # Too many groups to fit: the token says where to ask, not what they are. "None" would be
+        # a guess, and a rule that takes rights away would be met by it.
+        raise InvalidToken("groups_unknown")
+    value = lookup(claims, rule.claim)
+    return value == rule.value or (isinstance(value, list) and rule.value in value)
+
+
+def is_left_out(claims: Mapping[str, object], claim: str) -> bool:
+    """Whether a distributed claim stands in for *claim* (OpenID Connect Core 1.0, 5.6.2; Entra)."""
+    root = claim.partition(".")[0]
+    elsewhere = claims.get("_claim_names")
+    if isinstance(elsewhere, dict) and (claim in elsewhere or root in elsewhere):
+        return True
+    return root == "groups" and str(claims.get("hasgroups", "")).lower() == "true"
+
+
+def display(claims: Mapping[str, object], preset: Preset) -> Mapping[str, str]:
+    """Claims for people to read; nothing is decided by them, so an odd one is left out."""
+    shown = {}
+    for name in preset.display_claims:
+        value = claims.get(name)
+        if isinstance(value, str) and 0 < len(value) <= MAX_DISPLAY and value.isprintable():
+            shown[name] = value
+    return MappingProxyType(shown)
