@@ -1,0 +1,106 @@
+"""New development key pairs, and the owner-only folder that may hold them."""
+
+import json
+import os
+import shutil
+import subprocess
+import time
+from pathlib import Path
+
+from joserfc.errors import JoseError
+from joserfc.jwk import JWKRegistry, Key
+
+from gatepost_keys.jwks import ALGORITHMS, KID_PREFIX, kid_of
+
+SUFFIX = ".private.json"
+
+
+class Refused(Exception):
+    """What was asked would be unsafe or cannot be done; the message is a sentence for a person."""
+
+
+def new_key(algorithm: str) -> Key:
+    """
+    A private key that signs with *algorithm* and carries its `kid`, `alg` and `use`.
+
+    Refused when the algorithm is not one of ``jwks.ALGORITHMS``: symmetric ones would let every
+    verifier sign, and `none` everybody.
+    """
+    if algorithm not in ALGORITHMS:
+        raise Refused(f"unknown algorithm {algorithm!r}: use one of {', '.join(ALGORITHMS)}")
+    kind, size = ALGORITHMS[algorithm]
+    bare = JWKRegistry.generate_key(kind, size, private=True)
+    parameters = {"kid": kid_of(bare), "alg": algorithm, "use": "sig"}
+    return JWKRegistry.import_key({**bare.as_dict(private=True), **parameters})
+
+
+def write_key(key: Key, folder: Path) -> Path:
+    """Keep *key* in *folder* as a file that only its owner can read; gives the file."""
+    prepare(folder)
+    path = folder / f"{time.time_ns():020d}-{key.kid}{SUFFIX}"
+    text = json.dumps(key.as_dict(private=True))
+    # The mode is given when the file is made: a chmod afterwards leaves a moment in which
+    # everybody on the machine may open it.
+    descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+        file.write(text + "\n")
+    return path
+
+
+def read_keys(folder: Path) -> list[Key]:
+    """
+    The keys of *folder*, oldest first: the last one signs, all are published.
+
+    Refused when there is none, when others may read one, or when a file is not such a key.
+    """
+    paths = sorted(folder.glob(f"*{SUFFIX}")) if folder.is_dir() else []
+    if not paths:
+        raise Refused(f"no key in {folder}: make one with `python -m gatepost_keys new`")
+    return [_read_key(path) for path in paths]
+
+
+def forget_old(folder: Path, keep: int) -> list[Path]:
+    """Delete all but the newest *keep* keys (at least one); gives the files that are gone."""
+    old = sorted(folder.glob(f"*{SUFFIX}"))[: -max(keep, 1)]
+    for path in old:
+        path.unlink()
+    return old
+
+
+def prepare(folder: Path) -> None:
+    """Make *folder* for the owner alone; Refused when git tracks what is put there."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+    if folder.stat().st_mode & 0o077:
+        raise Refused(f"{folder} is open to other users of this machine: chmod 700 it first")
+    refuse_tracked(folder)
+
+
+def refuse_tracked(folder: Path) -> None:
+    """Refused when *folder* lies in a git work tree that does not ignore it."""
+    place = folder.resolve()
+    if not any((parent / ".git").exists() for parent in (place, *place.parents)):
+        return
+    git = shutil.which("git")
+    probe = str(place / f"{KID_PREFIX}probe{SUFFIX}")
+    ignored = git is not None and (
+        # A fixed program with a path that we made; no shell, nothing from a stranger.
+        subprocess.run([git, "-C", str(place), "check-ignore", "-q", probe], check=False).returncode  # noqa: S603
+        == 0
+    )
+    if not ignored:
+        raise Refused(
+            f"{folder} lies in a git repository that does not ignore it: "
+            "keep keys outside, or add the folder to .gitignore first"
+        )
+
+
+def _read_key(path: Path) -> Key:
+    if path.stat().st_mode & 0o077:
+        raise Refused(f"{path} can be read by other users of this machine: chmod 600 it first")
+    try:
+        key = JWKRegistry.import_key(json.loads(path.read_text(encoding="utf-8")))
+    except (ValueError, JoseError, OSError) as error:
+        raise Refused(f"{path} is not a private key that this program wrote") from error
+    if not key.is_private or not (key.kid or "").startswith(KID_PREFIX) or not key.alg:
+        raise Refused(f"{path} is not a private key that this program wrote")
+    return key

@@ -1,0 +1,38 @@
+"""Where the consent page's two buttons lead."""
+
+from authlib.oauth2 import rfc6749  # type: ignore[import-untyped]
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gatepost_keys.issuer import wire
+from gatepost_keys.issuer.authorize import Unusable, decide, review, turn_away
+from gatepost_keys.issuer.guard import Handler
+from gatepost_keys.issuer.pages import Pages
+from gatepost_keys.issuer.server import Server
+from gatepost_keys.issuer.session import session_of
+from gatepost_keys.issuer.signin import expired, form_in
+
+
+def serve(server: Server, pages: Pages) -> Handler:
+    """Answers the client as the person decided about exactly the request that the page showed."""
+    issuer = server.issuer
+
+    async def post(request: Request) -> Response:
+        values = (await wire.form_of(request)).values
+        query, session = values.get("query", ""), session_of(request, issuer)
+        sign_in = session.sign_in
+        if sign_in is None or not issuer.sealed(
+            values.get("seal", ""), session.id, "consent", sign_in.person.username, query
+        ):
+            return expired(pages)
+        try:
+            # Checked anew: between page and button the client may have been forgotten.
+            checked = review(server, form_in(query, request))
+        except (Unusable, rfc6749.OAuth2Error) as error:
+            return turn_away(server, pages, error)
+        if not checked.satisfied(sign_in, issuer.now()):
+            return expired(pages)
+        allowed = values.get("decision") == "allow"
+        return decide(server, checked, sign_in if allowed else None)
+
+    return post

@@ -1,0 +1,252 @@
+"""The grants: Authlib's, with S256 for everybody, resources, rotation and reuse detection."""
+# mypy: disallow-subclassing-any=False
+
+import re
+from typing import Any
+
+from authlib.oauth2 import rfc6749  # type: ignore[import-untyped]
+from authlib.oauth2.rfc7636 import CodeChallenge  # type: ignore[import-untyped]
+from authlib.oauth2.rfc7636.challenge import (  # type: ignore[import-untyped]
+    compare_s256_code_challenge,
+)
+
+from gatepost_keys.issuer.records import Client, Code, RefreshToken, SignIn
+from gatepost_keys.issuer.server import ClientRequest, Server
+from gatepost_keys.issuer.settings import TENANT
+from gatepost_keys.issuer.state import MINT_GRANT, digest
+from gatepost_keys.mint import Person
+
+ALL_METHODS = ["none", "client_secret_basic", "client_secret_post"]
+SECRET_METHODS = ["client_secret_basic", "client_secret_post"]
+S256_CHALLENGE = re.compile(r"[A-Za-z0-9_-]{43}", re.ASCII)
+"""Base64url of a SHA-256 digest (RFC 7636 section 4.2)."""
+
+
+class Pkce(CodeChallenge):
+    """S256 and nothing else, for confidential clients too (OAuth 2.1 section 7.5)."""
+
+    SUPPORTED_CODE_CHALLENGE_METHOD = ["S256"]
+    DEFAULT_CODE_CHALLENGE_METHOD = "S256"
+    CODE_CHALLENGE_METHODS = {"S256": compare_s256_code_challenge}
+
+    def validate_code_challenge(self, grant: "CodeGrant", redirect_uri: str) -> None:
+        """Authlib lets a request without a challenge pass, and takes no method for `plain`."""
+        values = grant.request.form
+        if not S256_CHALLENGE.fullmatch(values.get("code_challenge", "")):
+            raise rfc6749.InvalidRequestError("A code_challenge is required (RFC 7636)")
+        if values.get("code_challenge_method") != "S256":
+            raise rfc6749.InvalidRequestError("code_challenge_method must be S256")
+
+
+class CodeGrant(rfc6749.AuthorizationCodeGrant):
+    """Authorization code: bound to client, redirect address, challenge and resource; used once."""
+
+    TOKEN_ENDPOINT_AUTH_METHODS = ALL_METHODS
+    request: ClientRequest
+    server: Server
+
+    def validate_authorization_request(self) -> str:
+        redirect_uri: str = super().validate_authorization_request()
+        try:
+            self.request.resource = self.server.target(self.request)
+            if self.request.form.get("response_mode", "query") != "query":
+                raise rfc6749.InvalidRequestError("response_mode must be query")
+        except rfc6749.OAuth2Error as error:
+            error.redirect_uri = redirect_uri
+            raise
+        return redirect_uri
+
+    def save_authorization_code(self, code: str, request: ClientRequest) -> None:
+        issuer = self.server.issuer
+        record = Code(
+            client_id=request.client.client_id,
+            redirect_uri=request.payload.redirect_uri,
+            scope=request.scope,
+            resource=request.resource,
+            code_challenge=request.form["code_challenge"],
+            code_challenge_method="S256",
+            sign_in=request.user,
+            expires_at=issuer.now() + issuer.settings.code_lifetime_s,
+            family=issuer.family(),
+        )
+        issuer.codes.put(digest(code), record)
+
+    def query_authorization_code(self, code: str, client: Client) -> Code | None:
+        issuer = self.server.issuer
+        record = issuer.codes.get(digest(code))
+        if record is None:
+            return None
+        if record.used:
+            # Somebody has a copy of the code. Who was first cannot be told, so nobody keeps
+            # what came of it (RFC 6749 section 4.1.2).
+            record.family.revoked = True
+            return None
+        stale = issuer.now() >= record.expires_at
+        return None if stale or record.client_id != client.client_id else record
+
+    def validate_token_request(self) -> None:
+        super().validate_token_request()
+        self.server.check_target(self.request, self.request.authorization_code.resource)
+
+    def authenticate_user(self, authorization_code: Code) -> SignIn:
+        return authorization_code.sign_in
+
+    def delete_authorization_code(self, authorization_code: Code) -> None:
+        authorization_code.used = True
+
+    def generate_token(
+        self, user: SignIn, scope: str, include_refresh_token: bool = True, **_: object
+    ) -> dict[str, object]:
+        code: Code = self.request.authorization_code
+        record = RefreshToken(
+            client_id=code.client_id,
+            scope=scope,
+            resource=code.resource,
+            sign_in=user,
+            family=code.family,
+        )
+        return self.server.issue(record, scope, refresh=include_refresh_token)
+
+
+class RefreshGrant(rfc6749.RefreshTokenGrant):
+    """Refresh: every use yields a new refresh token, and a second use ends the family."""
+
+    TOKEN_ENDPOINT_AUTH_METHODS = ALL_METHODS
+    INCLUDE_NEW_REFRESH_TOKEN = True
+    request: ClientRequest
+    server: Server
+
+    def authenticate_refresh_token(self, refresh_token: str) -> RefreshToken | None:
+        issuer = self.server.issuer
+        record = issuer.refresh_tokens.get(digest(refresh_token))
+        if record is None:
+            return None
+        if record.used:
+            # A thief or the client used it before; either way one of the two now holds a token
+            # that the other should not have (RFC 9700 section 4.14.2).
+            record.family.revoked = True
+        ended = record.family.revoked or issuer.now() >= record.family.expires_at
+        return None if ended else record
+
+    def validate_token_request(self) -> None:
+        super().validate_token_request()
+        self.server.check_target(self.request, self.request.refresh_token.resource)
+
+    def authenticate_user(self, refresh_token: RefreshToken) -> SignIn:
+        return refresh_token.sign_in
+
+    def generate_token(self, user: SignIn, scope: str, **_: object) -> dict[str, object]:
+        old: RefreshToken = self.request.refresh_token
+        fresh = RefreshToken(
+            client_id=old.client_id,
+            scope=old.scope,
+            resource=old.resource,
+            sign_in=user,
+            family=old.family,
+        )
+        return self.server.issue(fresh, scope, refresh=True)
+
+    def revoke_old_credential(self, refresh_token: RefreshToken) -> None:
+        refresh_token.used = True
+
+
+class MachineGrant(rfc6749.ClientCredentialsGrant):
+    """Client credentials: the client itself is the subject, at the tenant it was set up for."""
+
+    TOKEN_ENDPOINT_AUTH_METHODS = SECRET_METHODS
+    request: ClientRequest
+    server: Server
+
+    def validate_token_request(self) -> None:
+        super().validate_token_request()
+        self.request.resource = self.server.target(self.request)
+
+    def generate_token(self, scope: str | None = None, **_: object) -> dict[str, object]:
+        client: Client = self.request.client
+        granted = client.get_allowed_scope(scope)
+        if granted is None:
+            raise rfc6749.InvalidScopeError()
+        person = Person(username=client.client_id, name=client.name, tenant=client.tenant)
+        # No sign-in, so neither auth_time nor acr: nobody authenticated.
+        record = RefreshToken(
+            client_id=client.client_id,
+            scope=granted,
+            resource=self.request.resource,
+            sign_in=SignIn(person=person, auth_time=0, acr=""),
+            family=self.server.issuer.family(),
+        )
+        return self.server.issue(record, granted, refresh=False)
+
+
+class MintGrant(rfc6749.BaseGrant, rfc6749.TokenEndpointMixin):
+    """
+    The grant behind `gatepost token`: a token for any tenant and subject, for `gatepost-cli` alone.
+
+    Parameters: `tenant`; `subject` (default: the tenant's first user); `scope`; `resource`;
+    `access_token_format`, `jwt` or `opaque`. Unlike elsewhere an unknown scope is refused: nobody
+    reads the answer's `scope` at a command line.
+    """
+
+    GRANT_TYPE = MINT_GRANT
+    TOKEN_ENDPOINT_AUTH_METHODS = SECRET_METHODS
+    request: ClientRequest
+    server: Server
+
+    def validate_token_request(self) -> None:
+        self.request.client = self.authenticate_token_endpoint_client()
+        if not self.request.client.check_grant_type(self.GRANT_TYPE):
+            raise rfc6749.UnauthorizedClientError()
+        self.request.resource = self.server.target(self.request)
+        self.request.user = self._person()
+        unknown = set((self.request.payload.scope or "").split()) - {
+            *self.server.issuer.settings.scopes
+        }
+        if unknown:
+            raise rfc6749.InvalidScopeError(
+                f"No such scope: {plain(' '.join(sorted(unknown)))}. "
+                f"There are: {plain(' '.join(self.server.issuer.settings.scopes)) or 'none'}"
+            )
+        if self.request.form.get("access_token_format", "jwt") not in {"jwt", "opaque"}:
+            raise rfc6749.InvalidRequestError("access_token_format is jwt or opaque")
+
+    def create_token_response(self) -> tuple[int, dict[str, object], list[tuple[str, str]]]:
+        request = self.request
+        scope = request.payload.scope or ""
+        record = RefreshToken(
+            client_id=request.client.client_id,
+            scope=scope,
+            resource=request.resource,
+            sign_in=self.server.issuer.sign_in(request.user),
+            family=self.server.issuer.family(),
+        )
+        form: dict[str, Any] = {"token_format": request.form.get("access_token_format", "")}
+        body = self.server.issue(record, scope, refresh=False, **form)
+        return 200, body, self.TOKEN_RESPONSE_HEADER
+
+    def _person(self) -> Person:
+        values, users = self.request.form, self.server.issuer.settings.users
+        tenant, subject = values.get("tenant", ""), values.get("subject", "")
+        if not TENANT.fullmatch(tenant):
+            raise rfc6749.InvalidRequestError(
+                "tenant is required: lower-case letters, digits, - and _"
+            )
+        if len(subject) > 255 or not subject.isprintable():
+            raise rfc6749.InvalidRequestError("subject is too long or not printable")
+        at_tenant = [person for person in users if person.tenant == tenant]
+        for person in at_tenant:
+            if subject in {"", person.username}:
+                return person
+        return Person(username=subject or "dev", tenant=tenant)
+
+
+def plain(text: str) -> str:
+    """*text* in the characters that an error description may have (RFC 6749 section 5.2)."""
+    return "".join(char if " " <= char <= "~" and char not in '"\\' else "?" for char in text[:200])
+
+
+def register(server: Server) -> None:
+    """Teach *server* every grant of this module."""
+    server.register_grant(CodeGrant, [Pkce(required=True)])
+    server.register_grant(RefreshGrant)
+    server.register_grant(MachineGrant)
+    server.register_grant(MintGrant)

@@ -1,0 +1,52 @@
+"""The introspection endpoint (RFC 7662)."""
+# mypy: disallow-subclassing-any=False
+
+from authlib.oauth2 import rfc7662  # type: ignore[import-untyped]
+from authlib.oauth2.rfc6749 import InvalidRequestError  # type: ignore[import-untyped]
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gatepost_keys.issuer import wire
+from gatepost_keys.issuer.guard import Handler
+from gatepost_keys.issuer.records import AccessToken, Client
+from gatepost_keys.issuer.server import Answer, ClientRequest, Form, Server
+
+
+class Introspection(rfc7662.IntrospectionEndpoint):
+    """Says what an access token means, to resource servers and to the client that holds it."""
+
+    CLIENT_AUTH_METHODS = ["client_secret_basic", "client_secret_post"]
+    server: Server
+
+    def check_params(self, request: ClientRequest, client: Client) -> None:
+        """The hint is ignored, as RFC 7662 section 2.1 allows: we know our tokens."""
+        if "token" not in request.form:
+            raise InvalidRequestError("token is required")
+
+    def query_token(self, token: str, hint: str | None) -> AccessToken | None:
+        # A refresh token is never active here: a resource that asks about whatever it was sent
+        # would let it through as an access token.
+        found = self.server.issuer.found(token)
+        return found if isinstance(found, AccessToken) else None
+
+    def check_permission(self, token: AccessToken, client: Client, request: ClientRequest) -> bool:
+        return client.introspects or token.check_client(client)
+
+    def create_introspection_payload(self, token: AccessToken | None) -> dict[str, object]:
+        if token is None or not self.server.issuer.active(token):
+            return {"active": False}
+        return {"active": True, "token_type": "Bearer", **token.claims}
+
+
+def serve(server: Server) -> Handler:
+    """One token asked about by a client that authenticates with its secret."""
+    server.register_endpoint(Introspection)
+
+    def introspect(form: Form) -> Answer:
+        answer: Answer = server.create_endpoint_response(Introspection.ENDPOINT_NAME, form)
+        return answer
+
+    async def post(request: Request) -> Response:
+        return wire.response(server.answer(await wire.form_of(request), introspect))
+
+    return post

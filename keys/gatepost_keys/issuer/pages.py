@@ -1,0 +1,75 @@
+"""The issuer's pages: sign-in, consent, refusals, and a front page that says what this is."""
+
+from collections.abc import Mapping
+from importlib import resources
+
+import jinja2
+from starlette.requests import Request
+from starlette.responses import HTMLResponse, Response
+
+from gatepost_keys.issuer.guard import Handler
+from gatepost_keys.issuer.settings import MOUNT
+
+STYLE_PATH = f"{MOUNT}/style.css"
+
+
+def policy(form_target: str = "") -> str:
+    """
+    Nothing but our own style sheet, no script at all, never inside a frame.
+
+    Browsers apply `form-action` to the redirect that answers a form too, so the consent page
+    names where its answer leads.
+    """
+    targets = f"'self' {form_target}".strip()
+    return (
+        "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; "
+        f"form-action {targets}; frame-ancestors 'none'"
+    )
+
+
+class Pages:
+    """Renders the templates beside this module; whatever goes in is escaped."""
+
+    def __init__(self) -> None:
+        self._templates = jinja2.Environment(
+            loader=jinja2.PackageLoader("gatepost_keys.issuer"),
+            autoescape=True,
+            undefined=jinja2.StrictUndefined,
+            auto_reload=False,
+            trim_blocks=True,
+            lstrip_blocks=True,
+        )
+
+    def render(
+        self,
+        name: str,
+        values: Mapping[str, object],
+        *,
+        status: int = 200,
+        form_target: str = "",
+    ) -> Response:
+        """The page *name* with *values*."""
+        text = self._templates.get_template(f"{name}.html").render(mount=MOUNT, **values)
+        headers = {
+            "Cache-Control": "no-store",
+            "Content-Security-Policy": policy(form_target),
+            # With no-referrer a browser would send `Origin: null` with our own forms.
+            "Referrer-Policy": "same-origin",
+            "X-Frame-Options": "DENY",
+        }
+        return HTMLResponse(text, status, headers)
+
+    def refusal(self, title: str, sentence: str, *, status: int = 400, hint: str = "") -> Response:
+        """A page for a person whose request cannot go on and may not be sent back."""
+        values = {"title": title, "sentence": sentence, "hint": hint}
+        return self.render("refusal", values, status=status)
+
+
+def style() -> Handler:
+    """The one style sheet."""
+    text = resources.files("gatepost_keys.issuer").joinpath("style.css").read_bytes()
+
+    async def get(request: Request) -> Response:
+        return Response(text, 200, {"Cache-Control": "max-age=60"}, "text/css")
+
+    return get

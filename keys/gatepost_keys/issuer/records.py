@@ -1,0 +1,132 @@
+"""What the issuer remembers: clients, codes, tokens and sign-ins, in the shape Authlib asks for."""
+
+import hmac
+from collections.abc import Mapping
+
+import msgspec
+
+from gatepost_keys.issuer import redirects
+from gatepost_keys.mint import Person
+
+
+class Client(msgspec.Struct, frozen=True, kw_only=True):
+    """A registered client (RFC 7591 section 2). The methods are those of Authlib's ClientMixin."""
+
+    client_id: str
+    secret: str = ""
+    """Empty for a public client."""
+    name: str = ""
+    redirect_uris: tuple[str, ...] = ()
+    auth_methods: frozenset[str] = frozenset({"none"})
+    grant_types: frozenset[str] = frozenset()
+    scope: str = ""
+    """What it gets when it asks for nothing; never a limit, or a client could not step up."""
+    tenant: str = ""
+    introspects: bool = False
+    offered: tuple[str, ...] = ()
+    """The scopes that exist at this issuer."""
+    default_scope: str = ""
+
+    def get_client_id(self) -> str:
+        return self.client_id
+
+    def get_default_redirect_uri(self) -> str | None:
+        """The only registered address; with several the client has to say which."""
+        return self.redirect_uris[0] if len(self.redirect_uris) == 1 else None
+
+    def check_redirect_uri(self, redirect_uri: str) -> bool:
+        return any(redirects.matches(known, redirect_uri) for known in self.redirect_uris)
+
+    def check_client_secret(self, client_secret: str) -> bool:
+        return bool(self.secret) and hmac.compare_digest(
+            self.secret.encode(), client_secret.encode()
+        )
+
+    def check_endpoint_auth_method(self, method: str, endpoint: str) -> bool:
+        return method in self.auth_methods
+
+    def check_response_type(self, response_type: str) -> bool:
+        return response_type == "code"
+
+    def check_grant_type(self, grant_type: str) -> bool:
+        return grant_type in self.grant_types
+
+    def get_allowed_scope(self, scope: str | None) -> str | None:
+        """
+        What is granted of the requested *scope*; None when nothing of it exists here.
+
+        Unknown scopes are left out and the token answer says what was granted (RFC 6749 section
+        3.3): clients routinely ask for `openid` everywhere, and refusing them helps nobody.
+        """
+        asked = (scope or "").split()
+        if not asked:
+            asked = (self.scope or self.default_scope).split()
+            return " ".join(name for name in dict.fromkeys(asked) if name in self.offered)
+        granted = [name for name in dict.fromkeys(asked) if name in self.offered]
+        return " ".join(granted) if granted else None
+
+
+class SignIn(msgspec.Struct, frozen=True, kw_only=True):
+    """Who signed in, when (seconds since the epoch) and how."""
+
+    person: Person
+    auth_time: int
+    acr: str
+
+
+class Family(msgspec.Struct, eq=False):
+    """All tokens that came from one authorization: they are revoked together."""
+
+    expires_at: float
+    revoked: bool = False
+
+
+class Code(msgspec.Struct, kw_only=True, eq=False):
+    """An authorization code. It stays known after use, so that a replay is noticed."""
+
+    client_id: str
+    redirect_uri: str | None
+    """As the authorization request spelt it; None when it left it out."""
+    scope: str
+    resource: str
+    code_challenge: str
+    code_challenge_method: str
+    sign_in: SignIn
+    expires_at: float
+    family: Family
+    used: bool = False
+
+    def get_redirect_uri(self) -> str | None:
+        return self.redirect_uri
+
+    def get_scope(self) -> str:
+        return self.scope
+
+
+class RefreshToken(msgspec.Struct, kw_only=True, eq=False):
+    """A refresh token. It stays known after use, so that its reuse is noticed."""
+
+    client_id: str
+    scope: str
+    resource: str
+    sign_in: SignIn
+    family: Family
+    used: bool = False
+
+    def check_client(self, client: Client) -> bool:
+        return self.client_id == client.client_id
+
+    def get_scope(self) -> str:
+        return self.scope
+
+
+class AccessToken(msgspec.Struct, kw_only=True, eq=False):
+    """An access token that was issued: what introspection and revocation know of it."""
+
+    claims: Mapping[str, object]
+    client_id: str
+    family: Family
+    revoked: bool = False
+
+    def check_client(self, client: Client) -> bool:
+        return self.client_id == client.client_id

@@ -1,0 +1,47 @@
+"""The revocation endpoint (RFC 7009)."""
+# mypy: disallow-subclassing-any=False
+
+from authlib.oauth2 import rfc7009  # type: ignore[import-untyped]
+from authlib.oauth2.rfc6749 import InvalidRequestError  # type: ignore[import-untyped]
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gatepost_keys.issuer import wire
+from gatepost_keys.issuer.guard import Handler
+from gatepost_keys.issuer.records import AccessToken, Client, RefreshToken
+from gatepost_keys.issuer.server import Answer, ClientRequest, Form, Server
+
+
+class Revocation(rfc7009.RevocationEndpoint):
+    """Takes an access token back, or with a refresh token all that came from its sign-in."""
+
+    CLIENT_AUTH_METHODS = ["none", "client_secret_basic", "client_secret_post"]
+    server: Server
+
+    def check_params(self, request: ClientRequest, client: Client) -> None:
+        """The hint is ignored, as RFC 7009 section 2.1 allows: we know our tokens."""
+        if "token" not in request.form:
+            raise InvalidRequestError("token is required")
+
+    def query_token(self, token: str, hint: str | None) -> AccessToken | RefreshToken | None:
+        return self.server.issuer.found(token)
+
+    def revoke_token(self, token: AccessToken | RefreshToken, request: ClientRequest) -> None:
+        if isinstance(token, AccessToken):
+            token.revoked = True
+        else:
+            token.family.revoked = True
+
+
+def serve(server: Server) -> Handler:
+    """Answers 200 for unknown tokens too: they open nothing already."""
+    server.register_endpoint(Revocation)
+
+    def revoke(form: Form) -> Answer:
+        answer: Answer = server.create_endpoint_response(Revocation.ENDPOINT_NAME, form)
+        return answer
+
+    async def post(request: Request) -> Response:
+        return wire.response(server.answer(await wire.form_of(request), revoke))
+
+    return post

@@ -1,0 +1,187 @@
+"""Authlib's framework-neutral authorization server, with this issuer's memory behind it."""
+# mypy: disallow-subclassing-any=False
+
+import base64
+import binascii
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import msgspec
+from authlib.common.urls import add_params_to_uri  # type: ignore[import-untyped]
+from authlib.oauth2 import rfc6749  # type: ignore[import-untyped]
+from authlib.oauth2.rfc6749.requests import (  # type: ignore[import-untyped]
+    BasicOAuth2Payload,
+)
+
+from gatepost_keys.issuer.records import Client, RefreshToken
+from gatepost_keys.issuer.resources import Resources
+from gatepost_keys.issuer.state import Issuer
+from gatepost_keys.mint import Grant
+
+OFFLINE = "offline_access"
+
+
+class Form(msgspec.Struct, frozen=True):
+    """One request's parameters, each at most once, but for `resource` (RFC 8707 section 2)."""
+
+    method: str
+    url: str
+    values: Mapping[str, str]
+    resources: tuple[str, ...] = ()
+    authorization: str | None = None
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What to send: a JSON body, or a redirect when *location* is set."""
+
+    status: int
+    body: Mapping[str, Any]
+    headers: Mapping[str, str]
+    location: str = ""
+
+
+class InvalidTarget(rfc6749.OAuth2Error):
+    """The resource is unknown, or not the one that was granted (RFC 8707 section 2)."""
+
+    error = "invalid_target"
+
+
+class Payload(BasicOAuth2Payload):
+    """The parameters as Authlib reads them."""
+
+    @property
+    def scope(self) -> str | None:
+        """
+        Without `offline_access`, which clients add where they hope for a refresh token.
+
+        Here every authorization yields one, and the scope means nothing to a resource.
+        """
+        value: str | None = self.data.get("scope")
+        return value and " ".join(name for name in value.split() if name != OFFLINE)
+
+
+class ClientRequest(rfc6749.OAuth2Request):
+    """A request as Authlib's grants read it."""
+
+    def __init__(self, form: Form) -> None:
+        headers = {"Authorization": form.authorization} if form.authorization else {}
+        super().__init__(form.method, form.url, headers=headers)
+        self.payload = Payload(dict(form.values))
+        self.resources = form.resources
+        self.resource = ""
+
+    @property
+    def args(self) -> Mapping[str, str]:
+        return self.form
+
+    @property
+    def form(self) -> Mapping[str, str]:
+        values: Mapping[str, str] = self.payload.data
+        return values
+
+
+class Server(rfc6749.AuthorizationServer):
+    """The grants' view of an issuer: who is a client, and what a token is."""
+
+    def __init__(self, issuer: Issuer) -> None:
+        super().__init__()
+        self.issuer = issuer
+        self.resources = Resources(issuer.settings.resources)
+
+    def answer(self, form: Form, respond: Callable[[Form], Answer]) -> Answer:
+        """*respond* to a request of a client that authenticates in one way at most."""
+        try:
+            check_authentication(form)
+            return respond(form)
+        except rfc6749.OAuth2Error as error:
+            return self.handle_error_response(form, error)
+
+    def target(self, request: ClientRequest) -> str:
+        """The one resource that an authorization is for; InvalidTarget otherwise."""
+        if len(request.resources) > 1:
+            raise InvalidTarget("Ask for one resource at a time")
+        # Clients from before RFC 8707 name none; with a single resource there is no doubt.
+        asked = self.resources.find(request.resources[0]) if request.resources else None
+        found = asked if request.resources else self.resources.default
+        if found is None:
+            raise InvalidTarget("This issuer does not serve that resource")
+        return found
+
+    def check_target(self, request: ClientRequest, granted: str) -> None:
+        """A token request may repeat the resource that was granted, and name no other."""
+        if any(self.resources.find(asked) != granted for asked in request.resources):
+            raise InvalidTarget("The authorization was for another resource")
+
+    def issue(
+        self, record: RefreshToken, scope: str, *, refresh: bool, token_format: str = ""
+    ) -> dict[str, object]:
+        """A token answer (RFC 6749 section 5.1); the refresh token keeps the record's scope."""
+        grant = Grant(
+            issuer=self.issuer.settings.issuer,
+            person=record.sign_in.person,
+            client_id=record.client_id,
+            resource=record.resource,
+            scopes=scope,
+            auth_time=record.sign_in.auth_time,
+            acr=record.sign_in.acr,
+        )
+        body: dict[str, object] = {
+            "access_token": self.issuer.access_token(grant, record.family, token_format),
+            "token_type": "Bearer",
+            "expires_in": self.issuer.settings.token_lifetime_s,
+            "scope": scope,
+        }
+        if refresh:
+            body["refresh_token"] = self.issuer.refresh_token(record)
+        return body
+
+    # What Authlib asks of an integration.
+
+    def query_client(self, client_id: str) -> Client | None:
+        return self.issuer.client(client_id)
+
+    def save_token(self, token: Mapping[str, object], request: ClientRequest) -> None:
+        """Nothing to do: `issue` remembers what it makes."""
+
+    def send_signal(self, name: str, *args: object, **kwargs: object) -> None:
+        """Nobody listens."""
+
+    def create_oauth2_request(self, request: Form | ClientRequest) -> ClientRequest:
+        return request if isinstance(request, ClientRequest) else ClientRequest(request)
+
+    def handle_response(self, status: int, body: Any, headers: list[tuple[str, str]]) -> Answer:
+        named = dict(headers)
+        location = named.pop("Location", "")
+        if location:
+            # RFC 9207: every authorization response, errors included, says who sent it, or a
+            # client of several issuers can be made to hand this code to another one.
+            location = add_params_to_uri(location, {"iss": self.issuer.settings.issuer})
+            return Answer(status, {}, {}, location)
+        return Answer(status, body, {"Cache-Control": "no-store", "Pragma": "no-cache"})
+
+    def handle_error_response(self, request: object, error: rfc6749.OAuth2Error) -> Answer:
+        if not isinstance(error, rfc6749.InvalidClientError):
+            answer: Answer = super().handle_error_response(request, error)
+            return answer
+        # Always 401: clients throw their registration away and start over on that.
+        headers = {
+            "Cache-Control": "no-store",
+            "WWW-Authenticate": 'Basic realm="Gatepost development issuer"',
+        }
+        body = {"error": "invalid_client", "error_description": "Client authentication failed"}
+        return Answer(401, body, headers)
+
+
+def check_authentication(form: Form) -> None:
+    """Refuse what Authlib cannot read, and clients that authenticate twice (RFC 6749 2.3)."""
+    if form.authorization is None:
+        return
+    scheme, _, credentials = form.authorization.partition(" ")
+    if scheme.lower() != "basic":
+        raise rfc6749.InvalidClientError()
+    try:
+        name = base64.b64decode(credentials.strip(), validate=True).decode().partition(":")[0]
+    except (binascii.Error, ValueError):
+        raise rfc6749.InvalidClientError() from None
+    if "client_secret" in form.values or form.values.get("client_id", name) != name:
+        raise rfc6749.InvalidRequestError("Authenticate the client in one way only")

@@ -1,0 +1,130 @@
+"""What the development issuer is told at its start; nothing else configures it."""
+
+import re
+import time
+from collections.abc import Callable, Mapping
+from typing import Literal
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gatepost_keys.generate import Refused
+from gatepost_keys.mint import MAX_LIFETIME_S, Person
+
+MOUNT = "/dev-as"
+"""The path of every development issuer: nobody mistakes it for one that may be trusted."""
+
+LOOPBACK = frozenset({"127.0.0.1", "::1", "localhost"})
+MAX_REFRESH_S = 8 * 3600
+TENANT = re.compile(r"[a-z0-9][a-z0-9_-]{0,62}", re.ASCII)
+
+DEFAULT_USERS = (
+    Person(
+        username="alice",
+        name="Alice Archer",
+        tenant="acme",
+        email="alice@acme.example",
+        roles=("approver", "admin"),
+    ),
+    Person(username="dave", name="Dave Dunn", tenant="acme", email="dave@acme.example"),
+    Person(username="bob", name="Bob Bright", tenant="globex", email="bob@globex.example"),
+)
+
+DESCRIPTIONS: Mapping[str, str] = {
+    "files:read": "Read the files of your workspace",
+    "files:write": "Create and change files of your workspace",
+}
+
+ACR_VALUES = ("urn:gatepost:dev:basic", "urn:gatepost:dev:strong")
+"""How a person may sign in here (RFC 9470): the first unless a client asks for the second."""
+
+
+class StaticClient(msgspec.Struct, frozen=True, kw_only=True):
+    """A confidential client known from the start: a machine, or a resource that introspects."""
+
+    client_id: str
+    secret: str
+    name: str = ""
+    tenant: str = ""
+    """The tenant its own tokens (client_credentials) belong to; empty: it gets none."""
+    introspects: bool = False
+    """May ask about every token, as a resource server does (RFC 7662)."""
+
+
+class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    The development issuer's settings. Making them raises Refused unless issuer and resources are on
+    a loopback host and lifetimes are short: two of the locks that keep it out of production.
+    """
+
+    issuer: str = "http://127.0.0.1:8000/dev-as"
+    """Byte-equal to what its metadata, its tokens and the protected resource say."""
+    resources: tuple[str, ...] = ("http://127.0.0.1:8000/mcp",)
+    """The resources it issues tokens for; `{tenant}` may stand for one path segment."""
+    scopes: tuple[str, ...] = ("files:read", "files:write")
+    """The scopes that exist; others are left out of what is granted (RFC 6749 section 3.3)."""
+    default_scopes: tuple[str, ...] = ()
+    """Granted to a client that asks for none and registered none."""
+    descriptions: Mapping[str, str] = msgspec.field(default_factory=lambda: DESCRIPTIONS)
+    """A sentence per scope for the consent page."""
+    users: tuple[Person, ...] = DEFAULT_USERS
+    auto_approve: bool = False
+    """Answer authorization requests at once, without pages: for tests."""
+    auto_user: str = ""
+    """Whom `auto_approve` signs in when no `login_hint` says; default: the first user."""
+    cli_secret: str = ""
+    """The secret of the client `gatepost-cli`, which mints and rotates; empty: no such client."""
+    clients: tuple[StaticClient, ...] = ()
+    allowed_origins: tuple[str, ...] = ()
+    """Web origins beside loopback ones whose scripts may register and get tokens."""
+    private_redirects: tuple[str, ...] = ("cursor://anysphere.cursor-mcp/oauth/callback",)
+    """Redirect addresses with a private scheme, each exactly as a client registers it."""
+    access_token_format: Literal["jwt", "opaque"] = "jwt"  # noqa: S105 - a format, not a secret
+    algorithm: str = "RS256"
+    token_lifetime_s: int = MAX_LIFETIME_S
+    refresh_lifetime_s: int = MAX_REFRESH_S
+    """From the sign-in on, however often it was refreshed."""
+    code_lifetime_s: int = 60
+    clock: Callable[[], float] = time.time
+    """Seconds since the epoch."""
+
+    def __post_init__(self) -> None:
+        for name, url in [("issuer", self.issuer), *(("resource", r) for r in self.resources)]:
+            if not on_loopback(url):
+                raise Refused(
+                    f"the development issuer refuses the {name} {url}: "
+                    "it works on http://127.0.0.1 or http://localhost only"
+                )
+        if urlsplit(self.issuer).path != MOUNT or "?" in self.issuer or "#" in self.issuer:
+            raise Refused(f"the development issuer's URL ends in {MOUNT}, not {self.issuer}")
+        if not 0 < self.token_lifetime_s <= MAX_LIFETIME_S:
+            raise Refused(f"token_lifetime_s is 1 to {MAX_LIFETIME_S}")
+        if not 0 < self.refresh_lifetime_s <= MAX_REFRESH_S:
+            raise Refused(f"refresh_lifetime_s is 1 to {MAX_REFRESH_S}")
+
+    @property
+    def origin(self) -> str:
+        return self.issuer.removesuffix(MOUNT)
+
+    def user(self, hint: str) -> Person | None:
+        """The user that *hint* names: `alice`, `alice@acme` or the e-mail address."""
+        for person in self.users:
+            if hint in {person.username, f"{person.username}@{person.tenant}", person.email}:
+                return person
+        return None
+
+
+def on_loopback(url: str) -> bool:
+    """Whether *url* is plain http(s) on this machine, with nothing that hides another host."""
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return False
+    host_only = "@" not in parts.netloc and "\\" not in url
+    return (
+        parts.scheme in {"http", "https"}
+        and host_only
+        and parts.hostname in LOOPBACK
+        and (port is None or port > 0)
+    )

@@ -1,0 +1,54 @@
+"""Where the sign-in page's buttons lead."""
+
+from authlib.oauth2 import rfc6749  # type: ignore[import-untyped]
+from starlette.requests import Request
+from starlette.responses import RedirectResponse, Response
+
+from gatepost_keys.issuer import wire
+from gatepost_keys.issuer.authorize import Unusable, review, turn_away
+from gatepost_keys.issuer.guard import Handler
+from gatepost_keys.issuer.pages import Pages
+from gatepost_keys.issuer.server import Form, Server
+from gatepost_keys.issuer.session import keep, session_of, start
+from gatepost_keys.issuer.settings import ACR_VALUES, MOUNT
+
+
+def form_in(query: str, request: Request) -> Form:
+    """The authorization request that a page carried in its form."""
+    return wire.form_from(request, query.encode("ascii", "replace"))
+
+
+def serve(server: Server, pages: Pages) -> Handler:
+    """Signs in whom the button names, and goes on with the authorization request."""
+    issuer = server.issuer
+
+    async def post(request: Request) -> Response:
+        values = (await wire.form_of(request)).values
+        query = values.get("query", "")
+        session = session_of(request, issuer)
+        if not issuer.sealed(values.get("seal", ""), session.id, "sign-in", query):
+            # Another page may submit this form with a user of its choice (login CSRF).
+            return expired(pages)
+        person = issuer.settings.user(values.get("user", ""))
+        if person is None:
+            return pages.refusal("Nobody has that name", "Choose one of the users on the page.")
+        try:
+            acr = review(server, form_in(query, request)).acr or ACR_VALUES[0]
+        except (Unusable, rfc6749.OAuth2Error) as error:
+            return turn_away(server, pages, error)
+        signed_in = start(issuer, issuer.sign_in(person, acr))
+        # The path is ours and fixed: the query cannot lead anywhere else.
+        onward = RedirectResponse(f"{MOUNT}/authorize?{query}", 303)
+        return keep(onward, signed_in, issuer)
+
+    return post
+
+
+def expired(pages: Pages) -> Response:
+    """The answer to a form that this browser was not shown, or not since the last start."""
+    return pages.refusal(
+        "This page is no longer good",
+        "The form does not belong to this browser, or the issuer was restarted since it was shown.",
+        status=403,
+        hint="Go back to the application and connect again.",
+    )

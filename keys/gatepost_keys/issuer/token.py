@@ -1,0 +1,20 @@
+"""The token endpoint (RFC 6749 section 3.2)."""
+
+from starlette.requests import Request
+from starlette.responses import Response
+
+from gatepost_keys.issuer import wire
+from gatepost_keys.issuer.guard import Handler
+from gatepost_keys.issuer.server import Server
+
+
+def serve(server: Server) -> Handler:
+    """Authorization codes, refresh tokens, client credentials and the command line's own grant."""
+
+    async def post(request: Request) -> Response:
+        form = await wire.form_of(request)
+        if "grant_type" not in form.values:
+            return wire.refuse("grant_type is required")
+        return wire.response(server.answer(form, server.create_token_response))
+
+    return post

@@ -1,0 +1,72 @@
+"""A signed development access token, in the RFC 9068 profile."""
+
+import secrets
+from collections.abc import Mapping
+
+import msgspec
+from joserfc import jwt
+from joserfc.jwk import Key
+
+from gatepost_keys.generate import Refused
+
+MAX_LIFETIME_S = 600
+"""A development token that leaks is worthless ten minutes later."""
+
+
+class Person(msgspec.Struct, frozen=True, kw_only=True):
+    """Whom a token is about: a development user, or a machine client."""
+
+    username: str
+    """Becomes `sub`; unique at this issuer."""
+    tenant: str
+    """Becomes `org_id`."""
+    name: str = ""
+    email: str = ""
+    roles: tuple[str, ...] = ()
+
+
+class Grant(msgspec.Struct, frozen=True, kw_only=True):
+    """What one access token says; times in seconds since the epoch."""
+
+    issuer: str
+    person: Person
+    client_id: str
+    resource: str
+    """The only audience (RFC 8707)."""
+    scopes: str = ""
+    """Space-delimited; empty leaves the claim out."""
+    auth_time: int | None = None
+    acr: str | None = None
+
+    def claims(self, *, now: float, lifetime_s: int) -> dict[str, object]:
+        """The claims of a token issued *now*; Refused when it would live over ten minutes."""
+        if not 0 < lifetime_s <= MAX_LIFETIME_S:
+            raise Refused(f"a development token lives 1 to {MAX_LIFETIME_S} seconds")
+        person = self.person
+        claims: dict[str, object] = {
+            "iss": self.issuer,
+            "sub": person.username,
+            "aud": self.resource,
+            "exp": int(now) + lifetime_s,
+            "iat": int(now),
+            "jti": secrets.token_urlsafe(16),
+            "client_id": self.client_id,
+            "org_id": person.tenant,
+            "dev": True,
+        }
+        optional: dict[str, object] = {
+            "scope": self.scopes,
+            "roles": list(person.roles),
+            "email": person.email,
+            "name": person.name,
+            "auth_time": self.auth_time,
+            "acr": self.acr,
+        }
+        return claims | {name: value for name, value in optional.items() if value}
+
+
+def sign(claims: Mapping[str, object], key: Key) -> str:
+    """A compact JWS of *claims* with `typ: at+jwt` and the key's own `kid` and `alg`."""
+    algorithm = str(key.alg)
+    header = {"typ": "at+jwt", "alg": algorithm, "kid": str(key.kid)}
+    return jwt.encode(header, dict(claims), key, algorithms=[algorithm])
