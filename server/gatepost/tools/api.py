@@ -52,6 +52,9 @@ class Outcome(msgspec.Struct, frozen=True):
     """
     What a tool answered: content blocks in MCP's form (``{"type": "text", "text": …}``), a
     structured value when the tool declares one, or one Failure.
+
+    ``structured`` is a JSON value, or the same already encoded as ``msgspec.Raw``, so that a large
+    answer is encoded once however many hands it passes through.
     """
 
     content: tuple[Mapping[str, Any], ...] = ()
@@ -102,6 +105,16 @@ class Annotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=Tru
     open_world_hint: bool | None = None
 
 
+class Routed(msgspec.Struct, frozen=True):
+    """An argument that the client repeats as ``Mcp-Param-<header>`` (``x-mcp-header``)."""
+
+    path: tuple[str, ...]
+    """The property names that lead to it from the root of the arguments."""
+    header: str
+    """The header's last part, as declared."""
+    type: Literal["string", "integer", "boolean"]
+
+
 class Tool(msgspec.Struct, frozen=True, kw_only=True):
     """
     One tool, wherever it comes from: what clients see of it, who may call it, and how it runs.
@@ -124,6 +137,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     max_age_s: int | None = None
     timeout_s: float | None = None
     pack: str = ""
+    routed: tuple[Routed, ...] = ()
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True):

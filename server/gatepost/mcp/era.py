@@ -1,0 +1,122 @@
+"""
+Which protocol era a request speaks, and what becomes of it: the dispatch table, pure.
+
+One URL serves 2026-07-28 (*modern*: every request stands alone) and the handshake revisions before
+it (*legacy*: `initialize`, then a session). The rows DE-01 to DE-15 of the requirement table are
+the branches below.
+"""
+
+from enum import Enum
+
+MODERN = "2026-07-28"
+HANDSHAKE = ("2025-11-25", "2025-06-18", "2025-03-26")
+"""The handshake revisions served, newest first."""
+SERVED = (MODERN, *HANDSHAKE)
+NEWEST_HANDSHAKE = HANDSHAKE[0]
+BATCHING = "2025-03-26"
+"""The one revision that has batches."""
+
+_LEGACY = frozenset(HANDSHAKE)
+
+
+class Kind(Enum):
+    """What one POST body holds."""
+
+    REQUEST = "request"
+    NOTIFICATION = "notification"
+    RESPONSE = "response"
+    BATCH = "batch"
+
+
+class Ruling(Enum):
+    """What the endpoint does with a request; the value names the rows it comes from."""
+
+    MODERN = "DE-01"
+    """Check headers and `_meta`, then serve statelessly."""
+    NO_META = "DE-02"
+    """400 and -32602 naming the missing `_meta` keys."""
+    MISMATCH = "DE-03"
+    """400 and -32020: header and body name different versions."""
+    UNSERVED = "DE-04"
+    """400 and -32022 with the versions served."""
+    HANDSHAKE = "DE-05"
+    """Open a session."""
+    SESSION = "DE-06"
+    """Look up the session; 404 when it is unknown, ended or somebody else's."""
+    NO_SESSION = "DE-07"
+    """400: this method needs a session."""
+    SESSION_OR_UNSERVED = "DE-08"
+    """As SESSION while the session is good, else as UNSERVED."""
+    BATCH = "DE-09"
+    """Look up the session; serve the batch if it negotiated the revision that has them."""
+    NO_BATCH = "DE-09 refused"
+    """400 and -32600."""
+    RESPONSE = "DE-10"
+    """202 into the session."""
+    NO_RESPONSE = "DE-10 refused"
+    """400 and -32600: nothing was asked of this client."""
+    DROP = "DE-11"
+    """202: no notification of this era means anything over HTTP."""
+    NOT_ALLOWED = "DE-12 DE-13"
+    """405 with `Allow: POST`."""
+
+
+def is_modern(version: str) -> bool:
+    """Unknown versions count as modern: that era answers them with what is served."""
+    return version not in _LEGACY
+
+
+def decide(
+    verb: str,
+    kind: Kind | None = None,
+    *,
+    header: str | None = None,
+    body: str | None = None,
+    session: bool = False,
+    handshake: bool = False,
+) -> Ruling:
+    """
+    Rule on a request.
+
+    *header* is `MCP-Protocol-Version`, *body* the version in `_meta`, *session* whether there is an
+    `Mcp-Session-Id`, *handshake* whether the method is `initialize`.
+    """
+    if verb != "POST":
+        # GET has no stream to offer and DELETE cannot end a signed session id for every replica.
+        return Ruling.NOT_ALLOWED
+    if kind is Kind.REQUEST:
+        return _request(header, body, session, handshake)
+    if kind is Kind.NOTIFICATION:
+        return _notification(header or body, session)
+    served_by_session = session and (header is None or not is_modern(header))
+    if kind is Kind.BATCH:
+        return Ruling.BATCH if served_by_session else Ruling.NO_BATCH
+    return Ruling.RESPONSE if served_by_session else Ruling.NO_RESPONSE
+
+
+def _request(header: str | None, body: str | None, session: bool, handshake: bool) -> Ruling:
+    if body is not None and is_modern(body):
+        # A session id or Last-Event-ID beside it is ignored (DE-14).
+        if header != body:
+            return Ruling.MISMATCH
+        return Ruling.MODERN if body == MODERN else Ruling.UNSERVED
+    if body is not None:
+        if header != body:
+            return Ruling.MISMATCH
+        return Ruling.SESSION_OR_UNSERVED if session else Ruling.UNSERVED
+    if header is not None and is_modern(header):
+        return Ruling.NO_META
+    if session:
+        return Ruling.SESSION
+    return Ruling.HANDSHAKE if handshake else Ruling.NO_SESSION
+
+
+def _notification(version: str | None, session: bool) -> Ruling:
+    if version is not None and is_modern(version):
+        return Ruling.DROP if version == MODERN else Ruling.UNSERVED
+    return Ruling.SESSION if session else Ruling.NO_SESSION
+
+
+def counter_offer(requested: str) -> str:
+    """The version `initialize` answers: the one asked for, else the newest that has a handshake."""
+    return requested if requested in _LEGACY else NEWEST_HANDSHAKE

@@ -1,0 +1,200 @@
+"""Bytes ↔ JSON-RPC envelopes (JSON-RPC 2.0, as MCP narrows it)."""
+
+import re
+from typing import Any
+
+import msgspec
+
+PARSE_ERROR = -32700
+INVALID_REQUEST = -32600
+METHOD_NOT_FOUND = -32601
+INVALID_PARAMS = -32602
+INTERNAL_ERROR = -32603
+HEADER_MISMATCH = -32020
+MISSING_CAPABILITY = -32021
+UNSUPPORTED_VERSION = -32022
+RATE_LIMITED = -32000
+TENANT_SUSPENDED = -31001
+INSUFFICIENT_SCOPE = -31002
+INSUFFICIENT_AUTHENTICATION = -31003
+
+NESTING = 64
+BATCH_MESSAGES = 50
+ID_BYTES = 1024
+
+_PLAIN_ID = re.compile(rb'-?(?:0|[1-9][0-9]*)|"[ !#-\[\]-~]*"')
+_STRINGS = re.compile(rb'"(?:[^"\\]|\\.)*+"', re.DOTALL)
+_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
+_SQUARE = bytes.maketrans(b"{}", b"[]")
+
+_encode = msgspec.json.encode
+
+
+class Refused(Exception):
+    """
+    A message is answered with a JSON-RPC error.
+
+    ``status`` is the HTTP status in the modern era; the legacy era has 200 for everything that is
+    about one request, because 404 means an ended session there (and clients start over).
+    """
+
+    def __init__(
+        self,
+        code: int,
+        message: str,
+        *,
+        data: Any = None,
+        status: int = 400,
+        legacy_status: int = 200,
+        headers: tuple[tuple[bytes, bytes], ...] = (),
+    ) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+        self.status = status
+        self.legacy_status = legacy_status
+        self.headers = headers
+
+
+class Envelope(msgspec.Struct):
+    """One JSON-RPC message; what its method must judge stays raw."""
+
+    jsonrpc: str | msgspec.UnsetType = msgspec.UNSET
+    id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    method: str | msgspec.UnsetType = msgspec.UNSET
+    params: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+class Loose(msgspec.Struct):
+    """A message whose members have the wrong types: all that is wanted of it is its id."""
+
+    id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+
+
+_decode = msgspec.json.Decoder(Envelope).decode
+_decode_batch = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_loose = msgspec.json.Decoder(Loose).decode
+_decode_text = msgspec.json.Decoder(str).decode
+
+
+class Message(msgspec.Struct, frozen=True):
+    """One message, understood as far as JSON-RPC goes; ``id`` is its JSON, unchanged."""
+
+    id: bytes | None
+    method: str | None
+    params: bytes | None
+    refusal: Refused | None = None
+
+
+def read(body: bytes) -> Message | list[bytes]:
+    """
+    Read a body: one message, or the raw messages of a batch.
+
+    Raises Refused for what is not JSON, is nested too deeply, or is neither object nor array. A
+    message that is an object but no JSON-RPC message comes back with its refusal, so that the
+    answer can carry its id.
+    """
+    try:
+        # No tokenizer here: a body whose first byte is `[` can be nothing but an array.
+        if body[:1] == b"[" or body.lstrip(b" \t\r\n")[:1] == b"[":
+            batch = [bytes(raw) for raw in _decode_batch(body)]
+            _bound_nesting(body)
+            return batch
+        return read_one(body)
+    except RecursionError:
+        raise _too_deep() from None
+    except msgspec.ValidationError:
+        raise Refused(
+            INVALID_REQUEST, "The body is not a JSON-RPC message", legacy_status=400
+        ) from None
+    except msgspec.DecodeError:
+        raise Refused(PARSE_ERROR, "The body is not JSON", legacy_status=400) from None
+
+
+def read_one(body: bytes) -> Message:
+    """Read one message; errors as in `read`, as msgspec raises them."""
+    try:
+        envelope = _decode(body)
+    except msgspec.ValidationError:
+        return _unreadable(_decode_loose(body).id)
+    if body.count(b"{") + body.count(b"[") > NESTING:
+        _bound_nesting(body)
+    raw_id, method, params = envelope.id, envelope.method, envelope.params
+    if envelope.jsonrpc != "2.0":
+        return _unreadable(raw_id)
+    if raw_id is msgspec.UNSET:
+        identity = None
+    elif (identity := read_id(raw_id)) is None:
+        return _unreadable(msgspec.UNSET)
+    answered = envelope.result is not msgspec.UNSET or envelope.error is not msgspec.UNSET
+    if method is msgspec.UNSET:
+        # A response: it has an id and exactly one of result and error.
+        both = envelope.result is not msgspec.UNSET and envelope.error is not msgspec.UNSET
+        if not answered or both or (identity is None and envelope.error is msgspec.UNSET):
+            return _unreadable(raw_id)
+        return Message(identity, None, None)
+    if answered or not method:
+        return _unreadable(raw_id)
+    return Message(identity, method, None if params is msgspec.UNSET else bytes(params))
+
+
+def read_id(raw: msgspec.Raw) -> bytes | None:
+    """The JSON of a string or integer id, unchanged; None for anything else (MCP forbids null)."""
+    identity = bytes(raw)
+    if len(identity) > ID_BYTES:
+        return None
+    if _PLAIN_ID.fullmatch(identity):
+        return identity
+    if identity[:1] != b'"':
+        return None
+    try:
+        # Raw members are not checked to be UTF-8; echoing them would make our answer invalid.
+        return _encode(_decode_text(identity))
+    except msgspec.DecodeError:
+        return None
+
+
+def result(identity: bytes, body: bytes) -> bytes:
+    """A successful response around an encoded result."""
+    return b'{"jsonrpc":"2.0","id":' + identity + b',"result":' + body + b"}"
+
+
+def error(identity: bytes | None, refusal: Refused) -> bytes:
+    """An error response; without an id when the request's could not be read (never null)."""
+    body: dict[str, Any] = {"code": refusal.code, "message": refusal.message}
+    if refusal.data is not None:
+        body["data"] = refusal.data
+    shown = b"" if identity is None else b',"id":' + identity
+    return b'{"jsonrpc":"2.0"' + shown + b',"error":' + _encode(body) + b"}"
+
+
+def notification(method: str, params: Any) -> bytes:
+    """A notification of ours."""
+    return _encode({"jsonrpc": "2.0", "method": method, "params": params})
+
+
+def _unreadable(raw: msgspec.Raw | msgspec.UnsetType) -> Message:
+    refusal = Refused(INVALID_REQUEST, "Not a valid JSON-RPC message", legacy_status=400)
+    return Message(None if raw is msgspec.UNSET else read_id(raw), None, None, refusal)
+
+
+def _bound_nesting(body: bytes) -> None:
+    """
+    Refuse well-formed JSON nested deeper than the limit.
+
+    Every round removes the innermost pairs, at the speed of `bytes.replace`: a loop over tokens in
+    Python would cost a large body more than all else together.
+    """
+    brackets = _STRINGS.sub(b"", body).translate(_SQUARE, _NOT_BRACKETS)
+    for _ in range(NESTING):
+        brackets = brackets.replace(b"[]", b"")
+    if brackets:
+        raise _too_deep()
+
+
+def _too_deep() -> Refused:
+    message = f"The body is nested deeper than {NESTING} levels"
+    return Refused(INVALID_REQUEST, message, legacy_status=400)

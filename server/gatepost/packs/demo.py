@@ -1,0 +1,121 @@
+"""Tools to try the gate with: they show who calls, what a scope opens, and how slow work ends."""
+
+import asyncio
+import csv
+import io
+import re
+from typing import Annotated
+
+from pydantic import BaseModel, ConfigDict, Field
+from typing_extensions import TypedDict
+
+from gatepost.tools.api import CallContext, ToolFailure
+from gatepost.tools.pack import Pack
+
+pack = Pack("demo")
+
+# What spreadsheets take for the start of a formula (OWASP, CSV injection).
+FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+FILENAME = re.compile(r"[^\W_][\w. -]{0,99}")
+
+
+class Row(TypedDict, total=False):
+    """One line of an invoice."""
+
+    __pydantic_config__ = ConfigDict(extra="ignore")  # type: ignore[misc]  # pydantic's own way
+
+    date: str
+    amount: float
+    vendor: str
+
+
+class WhoAmI(BaseModel):
+    """What the gate knows about a caller, all of it from the checked token."""
+
+    tenant: str
+    issuer: str
+    subject: str
+    subject_kind: str
+    client_id: str | None
+    scopes: list[str]
+    roles: list[str]
+    resource: str
+    expires_at: int
+
+
+@pack.tool(title="Echo", read_only=True, idempotent=True, open_world=False)
+async def echo(
+    ctx: CallContext,
+    text: Annotated[str, Field(description="What to send back", max_length=1_000_000)],
+) -> str:
+    """Send the given text back unchanged."""
+    return text
+
+
+@pack.tool(title="Who am I", read_only=True, idempotent=True, open_world=False)
+async def whoami(ctx: CallContext) -> WhoAmI:
+    """Say who is calling, as the gate knows it from the access token: tenant, scopes, roles."""
+    caller = ctx.caller
+    return WhoAmI(
+        tenant=caller.tenant_id,
+        issuer=caller.issuer,
+        subject=caller.subject,
+        subject_kind=caller.subject_kind,
+        client_id=caller.client_id,
+        scopes=sorted(caller.scopes),
+        roles=sorted(caller.roles),
+        resource=caller.resource,
+        expires_at=caller.expires_at,
+    )
+
+
+@pack.tool(
+    title="Save CSV",
+    scopes={"files:write"},
+    read_only=False,
+    destructive=False,
+    idempotent=True,
+    open_world=False,
+)
+async def save_csv(
+    ctx: CallContext,
+    filename: Annotated[str, Field(description="Output filename without extension")],
+    rows: Annotated[list[Row], Field(description="The invoice lines", max_length=100_000)],
+) -> str:
+    """Save parsed invoice data as a CSV file to the shared drive."""
+    if not FILENAME.fullmatch(filename):
+        message = (
+            "`filename` should start with a letter or digit and hold nothing but letters, digits, "
+            "spaces, `.`, `_` and `-` (at most 100 characters, no folders)."
+        )
+        raise ToolFailure("validation", message, field="filename")
+    file = io.StringIO(newline="")
+    writer = csv.writer(file)
+    writer.writerow(("date", "amount", "vendor"))
+    writer.writerows(
+        (_cell(row.get("date", "")), row.get("amount", ""), _cell(row.get("vendor", "")))
+        for row in rows
+    )
+    path = await ctx.workspace.write(
+        f"{filename.removesuffix('.csv')}.csv", file.getvalue().encode()
+    )
+    return f"CSV saved to {path} ({len(rows)} {'row' if len(rows) == 1 else 'rows'})"
+
+
+def _cell(value: str) -> str:
+    """Text that a spreadsheet shows instead of running: a formula could send the sheet away."""
+    return f"'{value}" if value.startswith(FORMULA_STARTS) else value
+
+
+@pack.tool(title="Count slowly", read_only=True, idempotent=True, open_world=False, timeout_s=600)
+async def count_slowly(
+    ctx: CallContext,
+    steps: Annotated[int, Field(description="How far to count", ge=1, le=1000)],
+    delay_s: Annotated[float, Field(description="Seconds between two steps", ge=0, le=10)],
+) -> str:
+    """Count up to a number, reporting progress at each step; can be cancelled at any time."""
+    for step in range(1, steps + 1):
+        await asyncio.sleep(delay_s)
+        await ctx.progress(step, steps, f"Counted to {step}")
+    return f"Counted to {steps}"

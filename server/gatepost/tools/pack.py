@@ -1,0 +1,150 @@
+"""A pack: functions of one subject, made into tools by a decorator."""
+
+import asyncio
+import inspect
+import re
+from collections.abc import Awaitable, Callable, Mapping, Set
+from typing import Any, TypedDict, TypeVar, Unpack
+
+from gatepost.tools.answer import Answer, returned_by
+from gatepost.tools.api import Annotations, CallContext, Outcome, Tool
+from gatepost.tools.routing import routed_arguments
+from gatepost.tools.schema import arguments_of, checker
+
+NAME = re.compile(r"[a-z0-9_]{1,64}", re.ASCII)
+"""The grammar of tool and pack names: safe in headers, metrics, URLs and every client."""
+
+Function = TypeVar("Function", bound=Callable[..., Any])
+Invoke = Callable[[CallContext, Any], Awaitable[Outcome]]
+
+
+class Options(TypedDict, total=False):
+    """What a tool's author may say about it; the hints are MCP's ToolAnnotations."""
+
+    title: str
+    """A name for people."""
+    scopes: Set[str]
+    """All that a caller needs."""
+    read_only: bool
+    destructive: bool
+    idempotent: bool
+    open_world: bool
+    timeout_s: float
+    """Seconds the tool may run; default: the configured one."""
+    acr_values: tuple[str, ...]
+    """Sign-ins that are strong enough (RFC 9470)."""
+    max_age_s: int
+    """Seconds since the sign-in, at most (RFC 9470)."""
+
+
+class Pack:
+    """Tools of one subject; ``tools`` holds them by name."""
+
+    def __init__(self, name: str) -> None:
+        self.name = _named("pack", name)
+        self.tools: dict[str, Tool] = {}
+
+    def tool(
+        self, *, name: str | None = None, **options: Unpack[Options]
+    ) -> Callable[[Function], Function]:
+        """
+        Make the decorated function a tool of this pack; the function itself stays as it is.
+
+        Its first parameter is the CallContext, the others become the arguments, the docstring
+        becomes the description; *name* is the function's own unless given. A plain function runs
+        in a thread. TypeError or ValueError when the function cannot be a tool.
+        """
+
+        def register(function: Function) -> Function:
+            description = inspect.getdoc(function)
+            if not description:
+                raise TypeError(f"{function.__name__} needs a docstring: the model reads it")
+            arguments, returned = arguments_of(function), returned_by(function)
+            self._add(
+                self._described(
+                    options,
+                    name=name or function.__name__,
+                    description=description,
+                    input_schema=arguments.schema,
+                    output_schema=returned.schema,
+                    check=arguments.check,
+                    invoke=_invoke(function, returned.answer),
+                )
+            )
+            return function
+
+        return register
+
+    def add(
+        self,
+        name: str,
+        *,
+        description: str,
+        input_schema: Mapping[str, Any],
+        invoke: Invoke,
+        **options: Unpack[Options],
+    ) -> Tool:
+        """
+        Add a tool that brings its own JSON Schema; ``invoke`` gets arguments that satisfy it.
+
+        ValueError when the schema is invalid, of an unknown dialect, or not of an object.
+        """
+        if input_schema.get("type") != "object":
+            raise ValueError(f"{name}: the input schema must have `type: object` at its root")
+        return self._add(
+            self._described(
+                options,
+                name=name,
+                description=description,
+                input_schema=input_schema,
+                check=checker(input_schema),
+                invoke=invoke,
+            )
+        )
+
+    def _described(self, options: Options, *, name: str, **made: Any) -> Tool:
+        return Tool(
+            name=_named("tool", name),
+            title=options.get("title"),
+            annotations=Annotations(
+                title=options.get("title"),
+                read_only_hint=options.get("read_only"),
+                destructive_hint=options.get("destructive"),
+                idempotent_hint=options.get("idempotent"),
+                open_world_hint=options.get("open_world"),
+            ),
+            scopes=frozenset(options.get("scopes", ())),
+            acr_values=tuple(options.get("acr_values", ())),
+            max_age_s=options.get("max_age_s"),
+            timeout_s=options.get("timeout_s"),
+            pack=self.name,
+            routed=routed_arguments(made["input_schema"]),
+            **made,
+        )
+
+    def _add(self, tool: Tool) -> Tool:
+        if tool.name in self.tools:
+            raise ValueError(f"the pack {self.name} has two tools named {tool.name}")
+        self.tools[tool.name] = tool
+        return tool
+
+
+def _named(kind: str, name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise ValueError(f"{kind} name {name!r} must be 1 to 64 of a-z, 0-9 and _")
+    return name
+
+
+def _invoke(function: Callable[..., Any], answer: Answer) -> Invoke:
+    if inspect.iscoroutinefunction(function):
+
+        async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
+            return answer(await function(ctx, **arguments))
+
+    else:
+
+        async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
+            # A cancelled call stops waiting for its thread; the thread itself runs on.
+            return answer(await asyncio.to_thread(function, ctx, **arguments))
+
+    return invoke

@@ -1,0 +1,54 @@
+"""Arguments that a client repeats as headers: `x-mcp-header` in a tool's schema."""
+
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from gatepost.tools.api import Routed
+
+KEYWORD = "x-mcp-header"
+TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+", re.ASCII)  # RFC 9110 section 5.6.2
+TYPES: tuple[Any, ...] = ("string", "integer", "boolean")
+
+
+def routed_arguments(schema: Mapping[str, Any]) -> tuple[Routed, ...]:
+    """
+    The arguments a schema declares as headers; ValueError when a declaration is not allowed.
+
+    Clients drop a tool whose declaration is invalid (2026-07-28, x-mcp-header), so it is refused
+    here, where its author sees it: a header must be an RFC 9110 token, unique ignoring case, on a
+    string, integer or boolean that is reached from the root through ``properties`` alone.
+    """
+    routed = tuple(_reached(schema, ()))
+    names = [item.header.lower() for item in routed]
+    if len(set(names)) != len(names):
+        raise ValueError(f"{KEYWORD}: the same header is declared twice")
+    if _declarations(schema) != len(routed):
+        raise ValueError(
+            f"{KEYWORD}: only properties reached through `properties` alone may have it"
+        )
+    return routed
+
+
+def _reached(schema: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Routed]:
+    for name, inner in schema.get("properties", {}).items():
+        if not isinstance(inner, Mapping):
+            continue
+        where = (*path, name)
+        if KEYWORD in inner:
+            header, kind = inner[KEYWORD], inner.get("type")
+            if not isinstance(header, str) or not TOKEN.fullmatch(header):
+                raise ValueError(f"{KEYWORD} of {'.'.join(where)} is not a header name")
+            if kind not in TYPES:
+                raise ValueError(f"{KEYWORD} of {'.'.join(where)}: only {', '.join(TYPES)}")
+            yield Routed(where, header, kind)  # type: ignore[arg-type]  # just checked
+        yield from _reached(inner, where)
+
+
+def _declarations(node: Any) -> int:
+    if isinstance(node, Mapping):
+        own = KEYWORD in node and not isinstance(node[KEYWORD], Mapping)
+        return own + sum(_declarations(value) for value in node.values())
+    if isinstance(node, list):
+        return sum(_declarations(item) for item in node)
+    return 0

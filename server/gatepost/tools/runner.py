@@ -1,0 +1,112 @@
+"""The steps of a call, the same for every protocol that brings one."""
+
+import asyncio
+import time
+from collections.abc import Awaitable, Callable, Sequence
+from functools import partial
+from typing import Any, Protocol
+
+import structlog
+
+from gatepost.tools.api import Call, CallContext, Failure, Outcome, Tool, ToolFailure
+from gatepost.tools.attend import DeadlinePassed, within
+from gatepost.tools.fit import fit
+from gatepost.tools.registry import Registry
+from gatepost_authz.errors import AuthError
+
+log = structlog.get_logger("gatepost.runner")
+
+Next = Callable[[Call, Tool, Any], Awaitable[Outcome]]
+
+
+class Stage(Protocol):
+    """
+    Something that happens around a checked call: limits, approvals, the record of it.
+
+    It answers ``await proceed(call, tool, arguments)``, or an Outcome of its own, or raises
+    ToolFailure. Composed once, when the runner is built.
+    """
+
+    async def __call__(self, call: Call, tool: Tool, arguments: Any, proceed: Next) -> Outcome:
+        """Take this stage's part in the call."""
+
+
+class Runner:
+    """
+    The only way to a tool: find → require → check → stages → invoke → fit.
+
+    Scopes come before arguments, so that a caller learns nothing about a tool it may not use.
+    """
+
+    def __init__(
+        self,
+        registry: Registry,
+        *,
+        context_for: Callable[[Call], CallContext],
+        stages: Sequence[Stage] = (),
+        timeout_s: float = 30.0,
+        max_result_bytes: int = 4_000_000,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.registry = registry
+        self.context_for = context_for
+        self.timeout_s = timeout_s
+        self.max_result_bytes = max_result_bytes
+        self.clock = clock
+        self._perform: Next = self._invoke
+        for stage in reversed(stages):
+            self._perform = partial(_through, stage, self._perform)
+
+    async def run(self, call: Call) -> Outcome:
+        """
+        Do what *call* asks, or say in its Outcome why not.
+
+        Raises UnknownTool, and InsufficientScope or InsufficientAuthentication where more
+        permissions or a new sign-in would help; these are for the protocol to answer.
+        """
+        tool = self.registry.find(call.caller, call.tool)
+        call.caller.require(tool.scopes)
+        if tool.acr_values or tool.max_age_s is not None:
+            call.caller.require_authentication(tool.acr_values, tool.max_age_s, now=self.clock())
+        try:
+            outcome = await self._perform(call, tool, tool.check(call.arguments))
+        except ToolFailure as raised:
+            outcome = Outcome(failure=raised.failure)
+        except AuthError:
+            raise
+        except DeadlinePassed:
+            outcome = _timed_out(tool.timeout_s or self.timeout_s)
+        except asyncio.CancelledError:
+            if _is_ours():
+                raise
+            # The tool awaited something that somebody else cancelled: its fault, not the client's.
+            outcome = self._unforeseen(call)
+        except Exception:  # noqa: BLE001  # the boundary around other people's code
+            outcome = self._unforeseen(call)
+        return fit(outcome, tool, self.max_result_bytes)
+
+    async def _invoke(self, call: Call, tool: Tool, arguments: Any) -> Outcome:
+        # The clock runs while the tool runs, not while a stage waits for a person.
+        return await within(
+            tool.timeout_s or self.timeout_s, tool.invoke(self.context_for(call), arguments)
+        )
+
+    def _unforeseen(self, call: Call) -> Outcome:
+        log.exception("tool_failed", request_id=call.request_id, tool=call.tool)
+        message = f"The tool failed unexpectedly. Reference: {call.request_id}"
+        return Outcome(failure=Failure("internal", message))
+
+
+async def _through(stage: Stage, proceed: Next, call: Call, tool: Tool, arguments: Any) -> Outcome:
+    return await stage(call, tool, arguments, proceed)
+
+
+def _timed_out(limit_s: float) -> Outcome:
+    message = f"The tool did not finish within {limit_s:g} seconds."
+    return Outcome(failure=Failure("timeout", message))
+
+
+def _is_ours() -> bool:
+    """Whether the running task itself was asked to stop."""
+    task = asyncio.current_task()
+    return task is not None and task.cancelling() > 0

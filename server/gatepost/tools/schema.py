@@ -1,0 +1,232 @@
+"""A function's signature → JSON Schema 2020-12 → checked arguments."""
+
+import inspect
+import re
+from collections.abc import Callable, Mapping
+from typing import Annotated, Any, NotRequired, Required, get_args, get_origin, get_type_hints
+
+import jsonschema_rs
+import msgspec
+from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic.fields import FieldInfo
+from pydantic.json_schema import GenerateJsonSchema
+from pydantic_core import ErrorDetails, PydanticSerializationError, to_jsonable_python
+from typing_extensions import TypedDict
+
+from gatepost.tools.api import ToolFailure
+
+DIALECTS = {
+    "https://json-schema.org/draft/2020-12/schema": jsonschema_rs.Draft202012Validator,
+    "http://json-schema.org/draft-07/schema": jsonschema_rs.Draft7Validator,
+}
+DEFAULT_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+
+# Three mistakes are what a model repairs in one go; thirty fill its window.
+SHOWN_MISTAKES = 3
+SHOWN_CHARACTERS = 40
+
+# pydantic names the value by its kind ("Input should", "String should"): here it has a name.
+SHOULD = re.compile(r"\w+ should (.*)", re.DOTALL)
+
+Check = Callable[[bytes], Any]
+
+
+class Plain(GenerateJsonSchema):
+    """pydantic's schemas without the titles it makes from names: they only cost tokens."""
+
+    def field_title_should_be_set(self, schema: Any) -> bool:
+        return False
+
+
+class Arguments(msgspec.Struct, frozen=True):
+    """What a function takes besides its context: the schema clients see and the check it means."""
+
+    schema: Mapping[str, Any]
+    check: Check
+
+
+def arguments_of(function: Callable[..., Any]) -> Arguments:
+    """
+    Read the parameters after the first (the context) of a tool function.
+
+    Types are taken as JSON means them: a string is never read as a number. Descriptions come from
+    ``Annotated[str, Field(description=…)]`` or ``Annotated[str, "…"]``. TypeError when a parameter
+    has no annotation or cannot be passed by name.
+    """
+    hints = get_type_hints(function, include_extras=True)
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    fields = {p.name: _field(function, p, hints.get(p.name)) for p in parameters}
+    make: Any = TypedDict  # its fields are known only now
+    shape = make("Arguments", fields)
+    shape.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
+    schema = tidy(adapter.json_schema(schema_generator=Plain))
+    for parameter in parameters:
+        if parameter.default is not parameter.empty:
+            _show_default(schema["properties"][parameter.name], parameter.default)
+    validate = adapter.validator.validate_json
+    names = ", ".join(f"`{name}`" for name in fields) or "none"
+
+    def check(arguments: bytes) -> dict[str, Any]:
+        try:
+            checked: dict[str, Any] = validate(arguments, strict=True)
+        except ValidationError as error:
+            # The values stay out of the traceback's chain: they end up in logs.
+            raise _failure(error, names) from None
+        return checked
+
+    return Arguments(schema, check)
+
+
+def _field(function: Callable[..., Any], parameter: inspect.Parameter, hint: Any) -> Any:
+    if parameter.kind not in (parameter.POSITIONAL_OR_KEYWORD, parameter.KEYWORD_ONLY):
+        raise TypeError(f"{function.__name__}: {parameter} cannot be passed by name")
+    if hint is None:
+        raise TypeError(f"{function.__name__}: parameter {parameter.name} needs a type annotation")
+    if isinstance(parameter.default, FieldInfo):
+        raise TypeError(
+            f"{function.__name__}: write {parameter.name}: Annotated[…, Field(…)] = default"
+        )
+    if get_origin(hint) is Annotated:
+        inner, *notes = get_args(hint)
+        notes = [Field(description=n) if isinstance(n, str) else n for n in notes]
+        hint = Annotated[inner, *notes]
+    return Required[hint] if parameter.default is parameter.empty else NotRequired[hint]
+
+
+def _show_default(schema: dict[str, Any], default: Any) -> None:
+    try:
+        schema["default"] = to_jsonable_python(default)
+    except PydanticSerializationError:
+        return  # a default that JSON cannot say is the function's own business
+
+
+def tidy(schema: dict[str, Any]) -> dict[str, Any]:
+    """Make a generated schema plain: an object at the root, no title, definitions in place."""
+    definitions = schema.pop("$defs", {})
+    plain: dict[str, Any] = _inline(schema, definitions, ())
+    plain.pop("title", None)
+    plain.setdefault("type", "object")
+    plain.setdefault("properties", {})
+    kept = {name: _inline(value, definitions, (name,)) for name, value in definitions.items()}
+    if used := {name: kept[name] for name in kept if _mentions(plain, kept, name)}:
+        plain["$defs"] = used
+    return plain
+
+
+def _inline(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) -> Any:
+    """Replace references by what they name: several clients and models do not follow them."""
+    if isinstance(node, list):
+        return [_inline(item, definitions, inside) for item in node]
+    if not isinstance(node, dict):
+        return node
+    name = str(node.get("$ref", "")).removeprefix("#/$defs/")
+    if name in definitions and name not in inside and not _recursive(name, definitions):
+        around = {key: value for key, value in node.items() if key != "$ref"}
+        target = {k: v for k, v in definitions[name].items() if k != "title"}
+        return _inline({**target, **around}, definitions, (*inside, name))
+    return {key: _inline(value, definitions, inside) for key, value in node.items()}
+
+
+def _references(node: Any) -> set[str]:
+    if isinstance(node, list):
+        return set().union(*(_references(item) for item in node))
+    if not isinstance(node, dict):
+        return set()
+    own = {node["$ref"].removeprefix("#/$defs/")} if isinstance(node.get("$ref"), str) else set()
+    return own.union(*(_references(value) for value in node.values()))
+
+
+def _recursive(name: str, definitions: Mapping[str, Any]) -> bool:
+    seen: set[str] = set()
+    ahead = _references(definitions[name])
+    while ahead:
+        seen |= ahead
+        ahead = {n for d in ahead if d in definitions for n in _references(definitions[d])} - seen
+    return name in seen
+
+
+def _mentions(plain: dict[str, Any], kept: Mapping[str, Any], name: str) -> bool:
+    seen: set[str] = set()
+    ahead = _references(plain)
+    while ahead:
+        seen |= ahead
+        ahead = {n for d in ahead if d in kept for n in _references(kept[d])} - seen
+    return name in seen
+
+
+def checker(schema: Mapping[str, Any]) -> Check:
+    """
+    Check arguments against a schema that a tool brings itself (OpenAPI, another server).
+
+    2020-12 unless ``$schema`` says draft-07; ValueError for anything else, for an invalid schema,
+    and for a reference that points outside of it.
+    """
+    dialect = str(schema.get("$schema", DEFAULT_DIALECT)).rstrip("#")
+    if dialect not in DIALECTS:
+        raise ValueError(f"JSON Schema dialect {dialect} is not supported")
+    # Without a retriever of our own the library would fetch references from wherever they point.
+    validator = DIALECTS[dialect](dict(schema), retriever=_refuse_reference)
+
+    def check(arguments: bytes) -> Any:
+        try:
+            value = msgspec.json.decode(arguments)
+        except (msgspec.DecodeError, RecursionError):
+            raise ToolFailure("validation", "The arguments are not valid JSON.") from None
+        mistakes = []
+        for error in validator.iter_errors(value):
+            mistakes.append((_path(error.instance_path), error.message))
+            if len(mistakes) == SHOWN_MISTAKES:
+                break
+        if mistakes:
+            message = " ".join(f"`{path or 'arguments'}`: {text}." for path, text in mistakes)
+            raise ToolFailure("validation", message, field=mistakes[0][0] or None)
+        return value
+
+    return check
+
+
+def _refuse_reference(uri: str) -> Any:
+    raise ValueError(f"the schema refers to {uri}, which lies outside of it")
+
+
+def _failure(error: ValidationError, names: str) -> ToolFailure:
+    details = error.errors(include_url=False)
+    shown = details[:SHOWN_MISTAKES]
+    sentences = [_sentence(detail, names) for detail in shown]
+    if more := len(details) - len(shown):
+        sentences.append(f"And {more} more.")
+    return ToolFailure(
+        "validation", " ".join(sentences), field=_path(list(shown[0]["loc"])) or None
+    )
+
+
+def _sentence(detail: ErrorDetails, names: str) -> str:
+    field = _path(list(detail["loc"]))
+    if detail["type"] == "missing":
+        return f"`{field}` is required."
+    if detail["type"] == "extra_forbidden":
+        known = f"; it takes: {names}" if len(detail["loc"]) == 1 else ""
+        return f"`{field}` is not an argument of this tool{known}."
+    message = detail["msg"].removeprefix("Value error, ").removesuffix(".")
+    subject = f"`{field}`" if field else "The arguments"
+    if rest := SHOULD.match(message):
+        return f"{subject} should {rest[1]}{_got(detail['input'])}."
+    return f"{subject}: {message}."
+
+
+def _got(value: Any) -> str:
+    """What was sent instead, when it is short enough to help."""
+    if isinstance(value, str | int | float | bool):
+        text = msgspec.json.encode(value) if not isinstance(value, int) else str(value).encode()
+        if len(text) <= SHOWN_CHARACTERS:
+            return f" (got {text.decode()})"
+    return ""
+
+
+def _path(parts: list[Any]) -> str:
+    """`rows`, 0, `amount` → `rows[0].amount`."""
+    text = ""
+    for part in parts:
+        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
+    return text
