@@ -71,6 +71,17 @@ def dev(state: Path, *arguments: str, env: Mapping[str, str] | None = None) -> I
         yield gatepost
 
 
+def token(state: Path, *arguments: str) -> str:
+    """What `gatepost token` prints for the `dev` whose state is below *state*."""
+    process = run("token", "--state", str(state / "state"), *arguments)
+    try:
+        assert process.process.wait(30) == 0, process.output
+        assert process.stop() == 0
+        return process.stdout.strip()
+    finally:
+        process.kill()
+
+
 @contextlib.contextmanager
 def serve(config: str, folder: Path, *, env: Mapping[str, str] | None = None) -> Iterator[Gatepost]:
     """`gatepost serve` with the text of a configuration file, which is written into *folder*."""

@@ -62,6 +62,7 @@ class TokenProxy:
         )
 
     def _mapped(self, name: bytes, value: bytes) -> bytes:
+        value = value.strip()  # no HTTP client would send the space around a value on
         if name == b"host" and value == self.own.partition(b"://")[2]:
             return self.upstream.partition(b"://")[2]
         return self.upstream if name == b"origin" and value == self.own else value
