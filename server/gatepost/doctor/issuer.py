@@ -1,0 +1,192 @@
+"""The authorization server, as far as a client and this resource depend on it."""
+
+from urllib.parse import urlsplit
+
+from gatepost.doctor.report import CLIENT, ISSUER, SERVER, Findings
+from gatepost.doctor.wire import Unreachable, Wire, problem_of_address
+from gatepost_authz.jwk import ALGORITHMS, UnusableKeySet, import_set
+
+METADATA = "issuer metadata"
+REGISTRATION = "registration"
+KEYS = "key set"
+
+
+def locations(issuer: str) -> tuple[str, ...]:
+    """Where an issuer's metadata may be, in the order of MCP clients (RFC 8414, OpenID Connect)."""
+    parts = urlsplit(issuer)
+    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    if not path:
+        return (
+            f"{origin}/.well-known/oauth-authorization-server",
+            f"{origin}/.well-known/openid-configuration",
+        )
+    return (
+        f"{origin}/.well-known/oauth-authorization-server{path}",
+        f"{origin}/.well-known/openid-configuration{path}",
+        f"{origin}{path}/.well-known/openid-configuration",
+    )
+
+
+class Issuer:
+    """One authorization server under examination."""
+
+    def __init__(self, wire: Wire, issuer: str, findings: Findings) -> None:
+        self.wire = wire
+        self.issuer = issuer
+        self.findings = findings
+
+    async def find(self) -> dict[str, object]:
+        """Judge metadata, PKCE, registration and keys; answers the metadata, or {}."""
+        if problem := problem_of_address(self.issuer):
+            self.findings.fail(
+                METADATA,
+                f"the authorization server {self.issuer!r} {problem}",
+                where=SERVER,
+                fix="name the issuer by its https URL in `authorization_servers`",
+            )
+            return {}
+        document = await self._document()
+        if not document:
+            return {}
+        self._judge_name(document)
+        self._judge_endpoints(document)
+        self._judge_pkce(document)
+        self._judge_registration(document)
+        await self._judge_keys(document)
+        return document
+
+    async def _document(self) -> dict[str, object]:
+        tried = []
+        for url in locations(self.issuer):
+            try:
+                answer = await self.wire.get(url)
+            except Unreachable as unreachable:
+                self._unreachable(str(unreachable))
+                return {}
+            document = answer.json_object() if answer.status == 200 else None
+            if document is not None:
+                self.findings.ok(METADATA, f"{url} answers")
+                return document
+            tried.append(f"{url} ({answer.described})")
+        self.findings.fail(
+            METADATA,
+            f"the authorization server {self.issuer} publishes no metadata: tried "
+            + ", ".join(tried),
+            where=ISSUER,
+            fix="serve RFC 8414 or OpenID Connect metadata at one of these, or correct the issuer "
+            "that the MCP server names",
+        )
+        return {}
+
+    def _unreachable(self, reason: str) -> None:
+        self.findings.fail(
+            METADATA,
+            f"the authorization server {self.issuer} cannot be reached ({reason})",
+            where=ISSUER,
+            fix="start it or open the way to it, or correct the issuer that the MCP server names",
+        )
+
+    def _judge_name(self, document: dict[str, object]) -> None:
+        named = document.get("issuer")
+        if named == self.issuer:
+            self.findings.ok(METADATA, f"issuer is {named}")
+            return
+        slash = isinstance(named, str) and named.rstrip("/") == self.issuer.rstrip("/")
+        self.findings.fail(
+            METADATA,
+            f"the MCP server names the issuer {self.issuer!r}, but its metadata says {named!r}"
+            + (" (a trailing slash counts)" if slash else ""),
+            where=SERVER,
+            fix="name the issuer exactly as its own metadata does",
+        )
+
+    def _judge_endpoints(self, document: dict[str, object]) -> None:
+        for member in ("authorization_endpoint", "token_endpoint"):
+            url = document.get(member)
+            problem = problem_of_address(url) if isinstance(url, str) else "is missing"
+            if problem:
+                self.findings.fail(
+                    METADATA,
+                    f"the {member} in the metadata of {self.issuer} {problem}",
+                    where=ISSUER,
+                    fix=f"publish an absolute https URL as `{member}`",
+                )
+
+    def _judge_pkce(self, document: dict[str, object]) -> None:
+        methods = document.get("code_challenge_methods_supported")
+        if isinstance(methods, list) and "S256" in methods:
+            self.findings.ok("PKCE", "S256")
+            return
+        self.findings.fail(
+            "PKCE",
+            f"the metadata of {self.issuer} does not offer PKCE with S256, without which "
+            "MCP clients must not go on",
+            where=ISSUER,
+            fix="support it and list S256 in `code_challenge_methods_supported`",
+        )
+
+    def _judge_registration(self, document: dict[str, object]) -> None:
+        if document.get("client_id_metadata_document_supported") is True:
+            self.findings.ok(REGISTRATION, "client ID metadata documents")
+        elif not isinstance(document.get("registration_endpoint"), str):
+            self.findings.warn(
+                REGISTRATION,
+                f"{self.issuer} registers no clients by itself, so each needs a pre-registered "
+                "client id",
+                where=CLIENT,
+                fix="enter the id of a client that you have registered there with the client's "
+                "redirect URI",
+            )
+            return
+        else:
+            self.findings.ok(REGISTRATION, "dynamic client registration")
+        methods = document.get("token_endpoint_auth_methods_supported")
+        if isinstance(methods, list) and "none" not in methods:
+            self.findings.warn(
+                REGISTRATION,
+                f"{self.issuer} does not offer public clients, which most MCP clients register as",
+                where=ISSUER,
+                fix="allow `none` in `token_endpoint_auth_methods_supported`",
+            )
+
+    async def _judge_keys(self, document: dict[str, object]) -> None:
+        url = document.get("jwks_uri")
+        if not isinstance(url, str):
+            if isinstance(document.get("introspection_endpoint"), str):
+                self.findings.note(KEYS, "none: tokens have to be introspected")
+            else:
+                self._no_keys("publishes neither `jwks_uri` nor `introspection_endpoint`")
+            return
+        try:
+            answer = await self.wire.get(url)
+        except Unreachable as unreachable:
+            self._no_keys(f"has a key set that cannot be reached at {url} ({unreachable})")
+            return
+        keys = answer.json_object() if answer.status == 200 else None
+        if keys is None:
+            self._no_keys(f"has no key set at {url} ({answer.described})")
+        else:
+            self._judge_key_set(url, keys)
+
+    def _judge_key_set(self, url: str, document: dict[str, object]) -> None:
+        skipped: list[str] = []
+        try:
+            usable = import_set(
+                document, allowed=ALGORITHMS, skipped=lambda _kid, reason: skipped.append(reason)
+            )
+        except UnusableKeySet as error:
+            self._no_keys(f"has an unusable key set at {url} ({error})")
+            return
+        if not usable:
+            self._no_keys(f"has no usable key at {url} ({', '.join(sorted(set(skipped)))})")
+            return
+        algorithms = sorted({name for key in usable for name in key.algorithms})
+        self.findings.ok(KEYS, f"{len(usable)} usable: {', '.join(algorithms)}")
+
+    def _no_keys(self, problem: str) -> None:
+        self.findings.fail(
+            KEYS,
+            f"{self.issuer} {problem}, so no token of it can be checked",
+            where=ISSUER,
+            fix="publish a key set with an RSA, EC or Ed25519 public key for signatures",
+        )

@@ -1,0 +1,157 @@
+"""The protected resource's metadata (RFC 9728), at every place where clients look for it."""
+
+from urllib.parse import urlsplit
+
+from gatepost.doctor.report import SERVER, Findings
+from gatepost.doctor.wire import Answer, Unreachable, Wire, normal, problem_of_address
+
+NAME = "resource metadata"
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+INSPECTOR = "http://localhost:6274"
+
+
+def inserted(url: str) -> str:
+    """Where RFC 9728 section 3.1 puts the document: between host and path."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{WELL_KNOWN}{parts.path.rstrip('/')}"
+
+
+def appended(url: str) -> str:
+    """The suffix location, which some servers use beside it."""
+    parts = urlsplit(url)
+    return f"{parts.scheme}://{parts.netloc}{parts.path.rstrip('/')}{WELL_KNOWN}"
+
+
+class Documents:
+    """What the server says about itself, as found at each address."""
+
+    def __init__(self, wire: Wire, url: str, findings: Findings) -> None:
+        self.wire = wire
+        self.url = url
+        self.findings = findings
+        self._found: dict[str, tuple[dict[str, object] | None, str]] = {}
+
+    async def find(self, advertised: str) -> dict[str, object]:
+        """Judge the document and its places; answers the one that clients will use, or {}."""
+        document = await self._advertised(advertised) if advertised else None
+        guessed = await self._guessed(document, known=bool(advertised))
+        chosen = document if document is not None else guessed
+        if chosen is None:
+            return {}
+        self._judge(chosen)
+        return chosen
+
+    async def _fetch(self, url: str) -> tuple[dict[str, object] | None, str]:
+        if url not in self._found:
+            self._found[url] = await self._get(url)
+        return self._found[url]
+
+    async def _get(self, url: str) -> tuple[dict[str, object] | None, str]:
+        try:
+            answer = await self.wire.get(url, origin=INSPECTOR)
+        except Unreachable as unreachable:
+            return None, str(unreachable)
+        document = answer.json_object() if answer.status == 200 else None
+        if document is None:
+            return None, answer.described
+        self._judge_cors(answer)
+        return document, ""
+
+    async def _advertised(self, url: str) -> dict[str, object] | None:
+        if problem_of_address(url):
+            return None
+        document, problem = await self._fetch(url)
+        if document is None:
+            self.findings.fail(
+                NAME,
+                f"the resource_metadata address of the challenge, {url}, gives no document "
+                f"({problem})",
+                where=SERVER,
+                fix="serve the JSON document there to everybody, or name the right address",
+            )
+        else:
+            self.findings.ok(NAME, f"{url} answers")
+        return document
+
+    async def _guessed(
+        self, document: dict[str, object] | None, *, known: bool
+    ) -> dict[str, object] | None:
+        first, problem = await self._fetch(inserted(self.url))
+        if first is None:
+            report = self.findings.warn if known else self.findings.fail
+            report(
+                NAME,
+                f"{inserted(self.url)} gives no metadata document ({problem}), and "
+                "clients without the challenge look there",
+                where=SERVER,
+                fix="serve the document at the location that RFC 9728 section 3.1 prescribes",
+            )
+        second, problem = await self._fetch(appended(self.url))
+        if second is None:
+            self.findings.note(NAME, f"{appended(self.url)} does not answer ({problem})")
+        found = [place for place in (document, first, second) if place is not None]
+        if any(place != found[0] for place in found):
+            self.findings.fail(
+                NAME,
+                "the metadata documents at the different locations differ",
+                where=SERVER,
+                fix="serve one and the same document at each",
+            )
+        elif len(found) > 1:
+            self.findings.ok(NAME, "the locations agree")
+        return first if first is not None else second
+
+    def _judge(self, document: dict[str, object]) -> None:
+        resource = document.get("resource")
+        if not isinstance(resource, str) or normal(resource) != normal(self.url):
+            self.findings.fail(
+                "resource",
+                f"the metadata says that the resource is {resource!r}, not {self.url}, and clients "
+                "compare the two",
+                where=SERVER,
+                fix="set `resource` to the URL that clients call, byte for byte",
+            )
+        else:
+            self.findings.ok("resource", resource)
+        methods = document.get("bearer_methods_supported", ["header"])
+        if not isinstance(methods, list) or "header" not in methods:
+            self.findings.fail(
+                "resource",
+                "the metadata's bearer_methods_supported lacks `header`, all that MCP clients use",
+                where=SERVER,
+                fix='list "header" there',
+            )
+
+    def _judge_cors(self, answer: Answer) -> None:
+        if not answer.header("access-control-allow-origin"):
+            self.findings.note(
+                "browsers", f"{answer.url} carries no CORS header: pages cannot read it"
+            )
+
+
+def issuers_of(document: dict[str, object], findings: Findings) -> list[str]:
+    """The authorization servers that the document names; the first is the one that clients use."""
+    servers = document.get("authorization_servers")
+    listed = (
+        [server for server in servers if isinstance(server, str)]
+        if isinstance(servers, list)
+        else []
+    )
+    if not listed:
+        findings.fail(
+            "authorization servers",
+            "the metadata document names no authorization server, so there is nowhere to sign in",
+            where=SERVER,
+            fix="list the issuer's identifier in `authorization_servers`",
+        )
+    elif len(listed) > 1:
+        findings.warn(
+            "authorization servers",
+            f"the metadata names {len(listed)} authorization servers, and some clients use "
+            f"only the first, {listed[0]}",
+            where=SERVER,
+            fix="give each issuer a resource of its own, or put the one for everybody first",
+        )
+    else:
+        findings.ok("authorization servers", listed[0])
+    return listed

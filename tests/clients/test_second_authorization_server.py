@@ -1,0 +1,160 @@
+"""An authorization server that is not ours, by configuration alone: oidc-provider from npm."""
+
+import json
+from collections.abc import Iterator
+from contextlib import ExitStack
+from typing import NamedTuple
+
+import httpx2
+import pytest
+
+from tests.clients.journey import CSV, expect_all
+from tests.support import gatepost, python_client, typescript
+from tests.support.authorization_server import (
+    MACHINE,
+    RESOURCE_SERVER,
+    SECRET,
+    AuthorizationServer,
+    ProofKey,
+    TokenForm,
+    authorization_server,
+)
+from tests.support.browser import Person
+from tests.support.gatepost import Gatepost
+from tests.support.sockets import free_port
+
+CONFIG = """
+resource = "{resource}"
+mode = "development"
+
+[listen]
+port = {port}
+
+[[issuers]]
+issuer = "{issuer}"
+preset = "oidc-provider"
+tenant = {{ claim = "org_id" }}
+{introspection}
+
+[tools]
+packs = ["demo"]
+"""
+INTROSPECTION = (
+    f'introspection = {{ client_id = "{RESOURCE_SERVER}", client_secret = "env:TEST_SECRET" }}'
+)
+SCOPES = ["files:read", "files:write"]
+
+
+class Pair(NamedTuple):
+    """A Gatepost and the authorization server whose tokens it accepts."""
+
+    gatepost: Gatepost
+    issuer: AuthorizationServer
+    form: TokenForm
+
+
+@pytest.fixture(scope="module", params=["jwt", "opaque"])
+def pair(
+    request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Pair]:
+    form: TokenForm = request.param
+    port = free_port()
+    resource = f"http://127.0.0.1:{port}/mcp"
+    with ExitStack() as stack:
+        issuer = stack.enter_context(
+            authorization_server(
+                {resource: form},
+                scopes=SCOPES,
+                tenants={"alice": "acme", MACHINE: "globex"},
+                withhold=["files:write"],
+            )
+        )
+        config = CONFIG.format(
+            resource=resource,
+            port=port,
+            issuer=issuer.issuer,
+            introspection=INTROSPECTION if form == "opaque" else "",
+        )
+        folder = tmp_path_factory.mktemp(form)
+        running = stack.enter_context(gatepost.serve(config, folder, env={"TEST_SECRET": SECRET}))
+        yield Pair(running, issuer, form)
+
+
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_the_python_client_goes_all_the_way(pair: Pair, mode: str) -> None:
+    """The same journey as with the development issuer, with another issuer's tokens."""
+    person = Person("alice")
+
+    report = await python_client.walk(pair.gatepost.url, person, mode=mode, csv=CSV)
+
+    expect_all(report, person, pair.gatepost.url, tenant="acme")
+
+
+@pytest.mark.parametrize(
+    ("script", "mode"),
+    [("client_v1.mjs", "legacy"), ("client_v2.mjs", "auto")],
+)
+def test_the_typescript_clients_go_all_the_way(pair: Pair, script: str, mode: str) -> None:
+    """The same journey as with the development issuer, with another issuer's tokens."""
+    person = Person("alice")
+
+    report = typescript.walk(script, person, url=pair.gatepost.url, mode=mode, csv=CSV)
+
+    expect_all(report, person, pair.gatepost.url, tenant="acme")
+
+
+def whoami(pair: Pair, token: str) -> httpx2.Response:
+    """One authenticated call of 2026-07-28 over plain HTTP."""
+    message = {
+        "jsonrpc": "2.0",
+        "id": 1,
+        "method": "tools/call",
+        "params": {
+            "name": "whoami",
+            "arguments": {},
+            "_meta": {
+                "io.modelcontextprotocol/protocolVersion": "2026-07-28",
+                "io.modelcontextprotocol/clientCapabilities": {},
+            },
+        },
+    }
+    headers = {
+        "Accept": "application/json, text/event-stream",
+        "Authorization": f"Bearer {token}",
+        "MCP-Protocol-Version": "2026-07-28",
+        "Mcp-Method": "tools/call",
+        "Mcp-Name": "whoami",
+    }
+    return httpx2.post(pair.gatepost.url, json=message, headers=headers)
+
+
+def test_a_machine_calls_with_its_own_token(pair: Pair) -> None:
+    """A client credentials token works, and the call runs for the machine's tenant."""
+    answer = whoami(pair, pair.issuer.machine_token(pair.gatepost.url))
+
+    assert answer.status_code == 200, answer.text
+    assert "globex" in json.dumps(answer.json()["result"])
+
+
+@pytest.mark.requirement("D08", "D11")
+def test_a_bound_token_is_worth_nothing_as_a_bearer_token(pair: Pair) -> None:
+    """Whoever stole a DPoP-bound token lacks its key: sent as Bearer it is 401 invalid_token."""
+    token = pair.issuer.machine_token(pair.gatepost.url, proof_key=ProofKey())
+
+    answer = whoami(pair, token)
+
+    assert answer.status_code == 401
+    assert 'error="invalid_token"' in answer.headers["www-authenticate"]
+    assert "result" not in answer.text
+
+
+def test_a_token_for_another_resource_is_refused(
+    pair: Pair, tmp_path_factory: pytest.TempPathFactory
+) -> None:
+    """A token that the same server issued for a neighbour does not open this resource."""
+    other = "http://127.0.0.1:9/mcp"
+    with authorization_server({other: pair.form}, scopes=SCOPES, tenants={}) as elsewhere:
+        answer = whoami(pair, elsewhere.machine_token(other))
+
+    assert answer.status_code == 401
+    assert 'error="invalid_token"' in answer.headers["www-authenticate"]

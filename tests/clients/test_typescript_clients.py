@@ -1,0 +1,31 @@
+"""The official TypeScript clients, 1.x and 2.x, against `gatepost dev`."""
+
+import pytest
+
+from tests.clients.journey import CSV, expect_all
+from tests.support import typescript
+from tests.support.browser import Person
+from tests.support.gatepost import Gatepost
+
+NARROW = frozenset({"files:read"})
+
+
+@pytest.mark.parametrize(
+    ("script", "mode", "protocol"),
+    [
+        ("client_v1.mjs", "legacy", "2025-11-25"),
+        ("client_v2.mjs", "legacy", "2025-11-25"),
+        ("client_v2.mjs", "auto", "2026-07-28"),
+        ("client_v2.mjs", "2026-07-28", "2026-07-28"),
+    ],
+)
+def test_the_typescript_clients_go_all_the_way(
+    dev: Gatepost, script: str, mode: str, protocol: str
+) -> None:
+    """Discovery, registration, sign-in, tools, step-up and refresh work in both eras."""
+    person = Person("bob", only=NARROW)
+
+    report = typescript.walk(script, person, url=dev.url, mode=mode, csv=CSV)
+
+    assert report["protocol"] == protocol
+    expect_all(report, person, dev.url, tenant="globex")

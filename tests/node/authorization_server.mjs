@@ -1,0 +1,139 @@
+// A second, independent authorization server for the tests: oidc-provider with configuration only.
+//
+// Takes one JSON argument:
+//   resources   resource URL -> "jwt" | "opaque": the form of the access tokens issued for it
+//   scopes      every scope that a resource knows, as a list
+//   tenants     account or client id -> org_id, the claim that names the organisation
+//   account     who is signed in without being asked (default "alice")
+//   clients     static clients in the form of RFC 7591
+//   lifetime_s  of access tokens (default 300)
+//   withhold    scopes that the first consent of each client leaves out, so that it must step up
+// Prints one line of JSON, {"issuer": ...}, when it listens on a free loopback port, and ends when
+// its standard input does, so that it never outlives the test that started it.
+
+import { generateKeyPairSync, randomBytes } from "node:crypto";
+import { createServer } from "node:http";
+import process from "node:process";
+
+import Provider, { errors } from "oidc-provider";
+
+const settings = {
+  account: "alice",
+  clients: [],
+  lifetime_s: 300,
+  tenants: {},
+  withhold: [],
+  ...JSON.parse(process.argv[2]),
+};
+
+function signingKey(type, options, alg) {
+  const { privateKey } = generateKeyPairSync(type, options);
+  return { ...privateKey.export({ format: "jwk" }), alg, kid: `${alg}-1`, use: "sig" };
+}
+
+function resourceServer(resource) {
+  const format = settings.resources[resource];
+  return {
+    scope: settings.scopes.join(" "),
+    audience: resource,
+    accessTokenTTL: settings.lifetime_s,
+    accessTokenFormat: format,
+    jwt: format === "jwt" ? { sign: { alg: "RS256" } } : undefined,
+  };
+}
+
+function configuration() {
+  return {
+    clients: settings.clients,
+    claims: { openid: ["sub"] },
+    cookies: { keys: [randomBytes(32).toString("hex")] },
+    jwks: {
+      keys: [
+        signingKey("rsa", { modulusLength: 2048 }, "RS256"),
+        signingKey("ec", { namedCurve: "P-256" }, "ES256"),
+      ],
+    },
+    scopes: settings.scopes,
+    clientBasedCORS: () => true,
+    findAccount: (_ctx, sub) => ({ accountId: sub, claims: () => ({ sub }) }),
+    issueRefreshToken: (_ctx, client) => client.grantTypeAllowed("refresh_token"),
+    expiresWithSession: () => false,
+    extraTokenClaims: (_ctx, token) => ({
+      org_id: settings.tenants[token.accountId ?? token.clientId],
+    }),
+    interactions: { url: (_ctx, interaction) => `/interaction/${interaction.uid}` },
+    features: {
+      clientCredentials: { enabled: true },
+      devInteractions: { enabled: false },
+      dPoP: { enabled: true },
+      introspection: {
+        enabled: true,
+        // Only a confidential client may ask, as RFC 7662 section 2.1 wants.
+        allowedPolicy: (_ctx, client) => client.clientAuthMethod !== "none",
+      },
+      registration: { enabled: true },
+      resourceIndicators: {
+        enabled: true,
+        useGrantedResource: () => true,
+        getResourceServerInfo: (_ctx, resource) => {
+          if (!(resource in settings.resources)) throw new errors.InvalidTarget();
+          return resourceServer(resource);
+        },
+      },
+      revocation: { enabled: true },
+    },
+  };
+}
+
+const consented = new Set();
+
+async function approve(provider, { params, session, grantId }, { details }) {
+  const grant = grantId
+    ? await provider.Grant.find(grantId)
+    : new provider.Grant({ accountId: session.accountId, clientId: params.client_id });
+  // A person who grants less than was asked for: the client meets 403 and has to step up.
+  const withheld = consented.has(params.client_id) ? [] : settings.withhold;
+  if (details.missingOIDCScope) grant.addOIDCScope(details.missingOIDCScope.join(" "));
+  for (const [resource, scopes] of Object.entries(details.missingResourceScopes ?? {})) {
+    const granted = scopes.filter((scope) => !withheld.includes(scope));
+    if (granted.length) grant.addResourceScope(resource, granted.join(" "));
+    const rejected = scopes.filter((scope) => withheld.includes(scope));
+    if (rejected.length) grant.rejectResourceScope(resource, rejected.join(" "));
+  }
+  consented.add(params.client_id);
+  return { consent: { grantId: await grant.save() } };
+}
+
+// Signs the configured account in and consents for it, without asking anybody.
+async function interact(provider, request, response) {
+  const interaction = await provider.interactionDetails(request, response);
+  const result =
+    interaction.prompt.name === "login"
+      ? { login: { accountId: settings.account } }
+      : await approve(provider, interaction, interaction.prompt);
+  await provider.interactionFinished(request, response, result, {
+    mergeWithLastSubmission: interaction.prompt.name !== "login",
+  });
+}
+
+function serve(server) {
+  const origin = `http://127.0.0.1:${server.address().port}`;
+  const provider = new Provider(origin, configuration());
+  const callback = provider.callback();
+  server.on("request", (request, response) => {
+    if (!request.url.startsWith("/interaction/")) {
+      callback(request, response);
+      return;
+    }
+    interact(provider, request, response).catch((error) => {
+      console.error(error);
+      response.writeHead(500).end(String(error));
+    });
+  });
+  provider.on("server_error", (_ctx, error) => console.error(error));
+  process.stdout.write(`${JSON.stringify({ issuer: provider.issuer })}\n`);
+}
+
+const server = createServer();
+server.listen(0, "127.0.0.1", () => serve(server));
+process.stdin.on("end", () => process.exit(0)).resume();

@@ -1,0 +1,154 @@
+"""A person with a browser, over plain HTTP: follows redirects, keeps cookies, fills in forms."""
+
+import re
+from html.parser import HTMLParser
+from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
+
+import httpx2
+
+MOST_STEPS = 12
+NO = re.compile(r"deny|cancel|reject|refuse|abort|decline", re.IGNORECASE)
+
+
+class Form:
+    """One form of a page: where it goes, what it holds already, and what can be pressed."""
+
+    def __init__(self, action: str, method: str) -> None:
+        self.action = action
+        self.method = method.upper()
+        self.fields: list[tuple[str, str]] = []
+        self.choices: list[tuple[str, str]] = []
+        """Radio buttons and options, as name and value."""
+        self.boxes: list[tuple[str, str]] = []
+        """Ticked check boxes, as name and value."""
+        self.buttons: list[tuple[str, str, str]] = []
+        """Buttons, as name, value and text."""
+
+
+class _Forms(HTMLParser):
+    def __init__(self) -> None:
+        super().__init__()
+        self.forms: list[Form] = []
+        self._form: Form | None = None
+        self._select = ""
+        self._button: tuple[str, str] | None = None
+        self._text = ""
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        given = {name: value or "" for name, value in attrs}
+        if tag == "form":
+            self._form = Form(given.get("action", ""), given.get("method", "get"))
+            self.forms.append(self._form)
+        if self._form is None:
+            return
+        if tag == "input":
+            self._input(self._form, given, ticked="checked" in given)
+        elif tag == "select":
+            self._select = given.get("name", "")
+        elif tag == "option":
+            self._form.choices.append((self._select, given.get("value", "")))
+        elif tag == "button":
+            self._button = (given.get("name", ""), given.get("value", ""))
+            self._text = ""
+
+    def _input(self, form: Form, given: dict[str, str], *, ticked: bool) -> None:
+        name, value = given.get("name", ""), given.get("value", "")
+        match given.get("type", "text"):
+            case "hidden":
+                form.fields.append((name, value))
+            case "radio":
+                form.choices.append((name, value))
+            case "checkbox" if ticked:
+                form.boxes.append((name, value or "on"))
+            case "submit":
+                form.buttons.append((name, value, value))
+
+    def handle_data(self, data: str) -> None:
+        self._text += data
+
+    def handle_endtag(self, tag: str) -> None:
+        if tag == "button" and self._button is not None and self._form is not None:
+            self._form.buttons.append((*self._button, self._text.strip()))
+            self._button = None
+        elif tag == "form":
+            self._form = None
+
+
+def forms_of(page: str) -> list[Form]:
+    """Every form of an HTML page, in order."""
+    parser = _Forms()
+    parser.feed(page)
+    return parser.forms
+
+
+class Person:
+    """
+    Signs in as *name* and agrees to what is asked, and remembers every page seen.
+
+    *only* is for clients that ask for little at first: the first time, the scopes requested are
+    narrowed to these, as an authorization server may do with any request (RFC 6749 section 3.3).
+    """
+
+    def __init__(self, name: str = "alice", *, only: frozenset[str] | None = None) -> None:
+        self.name = name
+        self.asked: list[dict[str, str]] = []
+        """The parameters of every authorization request."""
+        self.pages: list[str] = []
+        self._only = only
+
+    def visit(self, authorize: str) -> str:
+        """Open an authorization URL; answers the URL that the client was sent back to."""
+        parameters = dict(parse_qsl(urlsplit(authorize).query, keep_blank_values=True))
+        self.asked.append(parameters)
+        if self._only is not None and len(self.asked) == 1:
+            parameters = {**parameters, "scope": " ".join(sorted(self._only))}
+            authorize = f"{authorize.split('?')[0]}?{urlencode(parameters)}"
+        home = parameters["redirect_uri"]
+        with httpx2.Client(timeout=10) as client:
+            answer = client.get(authorize, headers={"Accept": "text/html"})
+            for _ in range(MOST_STEPS):
+                where = answer.headers.get("location")
+                if where is not None:
+                    url = urljoin(str(answer.url), where)
+                    if url.startswith(home):
+                        return url
+                    answer = client.get(url, headers={"Accept": "text/html"})
+                    continue
+                answer = self._submit(client, answer)
+        raise AssertionError(f"{MOST_STEPS} steps did not lead back to {home}")
+
+    def _submit(self, client: httpx2.Client, answer: httpx2.Response) -> httpx2.Response:
+        page = answer.text
+        assert answer.status_code == 200, f"{answer.status_code} from {answer.url}: {page[:2000]}"
+        self.pages.append(page)
+        forms = forms_of(page)
+        assert forms, f"nothing to press on {answer.url}: {page[:2000]}"
+        form = self._mine(forms)
+        target = urljoin(str(answer.url), form.action or str(answer.url))
+        data = self._filled_in(form)
+        # A browser names where a form comes from; issuers check it against forged requests.
+        origin = "{0.scheme}://{0.netloc}".format(urlsplit(str(answer.url)))
+        if form.method == "GET":
+            return client.get(target, params=data)
+        return client.post(target, data=dict(data), headers={"Origin": origin})
+
+    def _mine(self, forms: list[Form]) -> Form:
+        """The form that names this person, else the first one."""
+        return next((form for form in forms if self._naming(form)), forms[0])
+
+    def _naming(self, form: Form) -> list[tuple[str, str]]:
+        named = [*form.choices, *form.fields, *((name, value) for name, value, _ in form.buttons)]
+        return [(name, value) for name, value in named if self._is_me(value)]
+
+    def _is_me(self, value: str) -> bool:
+        return re.split(r"[@:/ ]", value.lower())[0] == self.name
+
+    def _filled_in(self, form: Form) -> list[tuple[str, str]]:
+        chosen = [(name, value) for name, value in form.choices if self._is_me(value)]
+        pressed = [
+            (name, value)
+            for name, value, text in form.buttons
+            if name and not NO.search(f"{value} {text}")
+        ]
+        pressed.sort(key=lambda button: not self._is_me(button[1]))
+        return [*form.fields, *form.boxes, *chosen[:1], *pressed[:1]]
