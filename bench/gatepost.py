@@ -14,7 +14,6 @@ mode = "development"
 [listen]
 host = "127.0.0.1"
 port = {port}
-metrics = ""
 
 [[issuers]]
 issuer = "{issuer}"
