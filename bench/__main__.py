@@ -1,0 +1,133 @@
+"""`python -m bench`: one interleaved run, tables on the terminal, every sample in a file."""
+
+import argparse
+import os
+import socket
+import sys
+import tempfile
+import time
+from collections.abc import Sequence
+from importlib.util import find_spec
+from pathlib import Path
+
+from bench import contestants, hotspots, issuer, report, rounds, tokens, workload, wrk
+from bench.contestants import Contestant
+from bench.process import Cores, this_machine
+from bench.rounds import Bench, Plan
+
+RESULTS = Path(__file__).resolve().parent / "results"
+FRESH_A_SECOND = 12_000
+"""More never-seen tokens than a core can check in a second."""
+
+
+def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(prog="bench", description=__doc__)
+    parser.add_argument("--quick", action="store_true", help="less than a minute, more noise")
+    parser.add_argument("--rounds", type=int, help="how often everything is measured (3)")
+    parser.add_argument("--seconds", type=int, help="length of one interval (3)")
+    parser.add_argument(
+        "--only", action="append", default=[], help="a server or a workload; repeat"
+    )
+    parser.add_argument("--fresh", type=int, help="size of the pool of never-seen tokens")
+    parser.add_argument("--profile", action="store_true", help="where Gatepost's time goes")
+    return parser.parse_args(values)
+
+
+def chosen(options: argparse.Namespace) -> tuple[tuple[Contestant, ...], tuple[str, ...]]:
+    """The servers and the names of the workloads of this run; ValueError for unknown names."""
+    known = {each.name for each in workload.WORKLOADS}
+    workloads = [name for name in options.only if name in known]
+    servers = [name for name in options.only if name not in known]
+    everyone = [each.name for each in contestants.CONTESTANTS]
+    return (
+        contestants.named(servers or everyone),
+        tuple(each.name for each in workload.named(workloads or sorted(known))),
+    )
+
+
+def profiled(options: argparse.Namespace) -> list[str]:
+    """The servers to profile: those named, else Gatepost."""
+    names = [each.name for each in contestants.CONTESTANTS]
+    return [name for name in options.only if name in names] or ["gatepost"]
+
+
+def free_ports(names: Sequence[str]) -> dict[str, int]:
+    """A loopback port that nobody listens on for each name, all different."""
+    sockets = [socket.socket() for _ in names]
+    try:
+        for each in sockets:
+            each.bind(("127.0.0.1", 0))
+        return {name: each.getsockname()[1] for name, each in zip(names, sockets, strict=True)}
+    finally:
+        for each in sockets:
+            each.close()
+
+
+def plan(options: argparse.Namespace) -> Plan:
+    """What the command line asks for."""
+    servers, names = chosen(options)
+
+    def workloads(contestant: Contestant, number: int) -> tuple[str, ...]:
+        offered = contestant.workloads
+        if options.quick:
+            # The peers once, and only the plain call: they are far from any target.
+            offered = contestant.quick if number == 1 else contestant.again
+        return tuple(name for name in offered if name in names)
+
+    quick = 1 if options.quick else 3
+    return Plan(servers, workloads, options.seconds or quick, options.rounds or min(quick + 1, 3))
+
+
+def execute(options: argparse.Namespace, wanted: Plan) -> int:
+    """Mint, run, print, save."""
+    cores = Cores.choose()
+    cores.pin_load(0)
+    if cores.note:
+        print(cores.note)
+    busy = os.getloadavg()[0]
+    if busy > 0.5:
+        print(f"load average {busy:.1f}: this machine is busy; trust ratios, not microseconds")
+    ports = free_ports([each.name for each in contestants.CONTESTANTS])
+    resource = f"http://127.0.0.1:{ports['gatepost']}{workload.PATH}"
+    asked = {name for each in wanted.contestants for name in wanted.workloads(each, 1)}
+    with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
+        folder = Path(place)
+        mint = tokens.Mint.create(origin.url, resource)
+        origin.key_set = mint.key_set
+        fresh = (options.fresh or FRESH_A_SECOND * wanted.seconds) if "fresh" in asked else 0
+        print(f"minting {fresh + 1001} tokens ...", flush=True)
+        purse = tokens.Purse.fill(mint, folder, fresh=fresh)
+        bench = Bench(folder, origin, resource, purse, cores, ports)
+        if options.profile:
+            for what in workload.named(sorted(asked)):
+                for server in profiled(options):
+                    print(hotspots.profile(bench, server, what, max(wanted.seconds, 5)), end="\n\n")
+            return 0
+        results = rounds.run(bench, wanted, lambda line: print(line, flush=True))
+    print(f"\n{report.render(results, wanted.contestants)}\n")
+    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
+    report.save(results, this_machine(), path)
+    print(
+        f"Every sample: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}"
+    )
+    return 0
+
+
+def main(values: Sequence[str] | None = None) -> int:
+    """Exit status: 0 measured, 2 cannot be measured like this."""
+    options = arguments(values)
+    try:
+        wrk.program()
+        wanted = plan(options)
+    except (wrk.LoadError, ValueError) as reason:
+        print(reason, file=sys.stderr)
+        return 2
+    if find_spec("uvloop") is None:
+        print("uvloop is not installed: run this in the development environment", file=sys.stderr)
+        return 2
+    return execute(options, wanted)
+
+
+if __name__ == "__main__":
+    sys.exit(main())

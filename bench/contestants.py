@@ -1,0 +1,118 @@
+"""The rows of the comparison: how each server is started and what is asked of it."""
+
+import os
+import sys
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from bench import gatepost, peers
+from bench.servers.settings import Settings
+
+ROOT = Path(__file__).resolve().parents[1]
+EVERYTHING = ("warm", "rotation", "fresh", "no-token", "garbage", "list")
+CALLS = ("warm", "rotation", "fresh", "no-token", "garbage")
+
+
+@dataclass(frozen=True)
+class Launch:
+    """A command and the environment it needs beside ours."""
+
+    command: list[str]
+    env: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True)
+class Contestant:
+    """One server in the comparison."""
+
+    name: str
+    title: str
+    launch: Callable[[Settings, Path], Launch]
+    """From settings and a folder for files; raises Unavailable when it cannot be had."""
+    workloads: tuple[str, ...] = EVERYTHING
+    quick: tuple[str, ...] = ("warm",)
+    """What `--quick` leaves of the workloads in its first round."""
+    again: tuple[str, ...] = ()
+    """And in its other rounds."""
+    remembers: bool = False
+    """It keeps verdicts, so a token sent twice is no longer one never seen."""
+    ready_line: str = ""
+    """What it prints when it is ready, if start-up is measured."""
+
+
+class Unavailable(Exception):
+    """A contestant cannot run on this machine; the message is the row's reason."""
+
+
+def module(name: str, *arguments: str) -> Callable[[Settings, Path], Launch]:
+    """A server of `bench.servers`, run by this interpreter."""
+
+    def launch(settings: Settings, folder: Path) -> Launch:
+        command = [sys.executable, "-m", f"bench.servers.{name}", *arguments]
+        return Launch(command, settings.write(folder / "settings.json") | source_path(ROOT))
+
+    return launch
+
+
+def peer(name: str) -> Callable[[Settings, Path], Launch]:
+    """A server of `bench.servers`, run in the peers' environment."""
+
+    def launch(settings: Settings, folder: Path) -> Launch:
+        try:
+            interpreter = peers.python()
+        except peers.PeersMissing as missing:
+            raise Unavailable(str(missing)) from None
+        env = settings.write(folder / "settings.json") | {"PYTHONPATH": str(ROOT)}
+        return Launch([str(interpreter), "-m", f"bench.servers.{name}"], env)
+
+    return launch
+
+
+def source_path(*folders: Path) -> dict[str, str]:
+    """An environment in which our sources are found, installed or not."""
+    inherited = os.environ.get("PYTHONPATH", "")
+    return {"PYTHONPATH": os.pathsep.join([*map(str, folders), *filter(None, [inherited])])}
+
+
+def shipped(settings: Settings, folder: Path) -> Launch:
+    """`gatepost serve` with a configuration file, nothing switched off but the flood limit."""
+    config = gatepost.write_config(settings, folder)
+    command = [sys.executable, "-m", "gatepost", "serve", "--config", str(config)]
+    roots = [ROOT / name for name in ("authz", "server", "keys")]
+    return Launch(command, source_path(*roots))
+
+
+CONTESTANTS = (
+    Contestant(
+        "gatepost",
+        "Gatepost as shipped",
+        shipped,
+        quick=EVERYTHING,
+        again=EVERYTHING,
+        remembers=True,
+        ready_line="Gatepost is ready at",
+    ),
+    Contestant(
+        "floor", "floor: bare ASGI on uvicorn", module("floor"), quick=EVERYTHING, again=EVERYTHING
+    ),
+    Contestant(
+        "cached",
+        "handwritten, PyJWT and a token cache",
+        module("handwritten", "--cached"),
+        workloads=CALLS,
+        remembers=True,
+    ),
+    Contestant("each", "handwritten, PyJWT each time", module("handwritten"), workloads=CALLS),
+    Contestant("sdk", "mcp SDK 2.3", peer("sdk")),
+    Contestant("fastmcp", "FastMCP 4.1.2", peer("fast")),
+)
+
+
+def named(names: list[str]) -> tuple[Contestant, ...]:
+    """The contestants of these names and the floor; ValueError for an unknown name."""
+    unknown = set(names) - {contestant.name for contestant in CONTESTANTS}
+    if unknown:
+        known = ", ".join(contestant.name for contestant in CONTESTANTS)
+        raise ValueError(f"unknown server {sorted(unknown)[0]!r}; there are {known}")
+    return tuple(each for each in CONTESTANTS if each.name in {*names, "floor"})

@@ -1,0 +1,88 @@
+"""One request by hand: is the server there, does it answer right, how large is the answer."""
+
+import http.client
+import time
+from dataclasses import dataclass
+from typing import Protocol
+
+from bench.workload import PATH, Workload
+
+TIMEOUT_S = 10
+PAUSE_S = 0.004
+
+
+class Startable(Protocol):
+    """What a wait needs to know of a process."""
+
+    @property
+    def running(self) -> bool:
+        """Whether it still runs."""
+
+    @property
+    def output(self) -> str:
+        """What it has printed."""
+
+
+class NotAnswering(Exception):
+    """The server ended, or never gave the expected answer; the message says what it said."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """Status and body of one exchange."""
+
+    status: int
+    body: bytes
+
+
+def ask(port: int, workload: Workload, token: str | None) -> Answer:
+    """One request of a workload; OSError while nobody listens."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    try:
+        headers = workload.headers(f"127.0.0.1:{port}")
+        if token is not None:
+            headers["Authorization"] = f"Bearer {token}"
+        connection.request("POST", PATH, workload.body, headers)
+        response = connection.getresponse()
+        return Answer(response.status, response.read())
+    finally:
+        connection.close()
+
+
+def first_answer(
+    process: Startable, port: int, workload: Workload, token: str | None, *, limit_s: float
+) -> float:
+    """The moment (monotonic) of the first right answer; NotAnswering after *limit_s*."""
+    deadline = time.monotonic() + limit_s
+    why = "nothing listens"
+    while time.monotonic() < deadline:
+        if not process.running:
+            raise NotAnswering(f"ended at once: {last_words(process)}")
+        try:
+            answer = ask(port, workload, token)
+        except OSError as error:
+            why = str(error)
+        else:
+            wrong = workload.misread(answer.status, answer.body)
+            if wrong is None:
+                return time.monotonic()
+            why = wrong
+        time.sleep(PAUSE_S)
+    raise NotAnswering(why)
+
+
+def line_printed(process: Startable, text: str, *, limit_s: float) -> float:
+    """The moment (monotonic) at which a text was seen in the output."""
+    deadline = time.monotonic() + limit_s
+    while time.monotonic() < deadline:
+        if text in process.output:
+            return time.monotonic()
+        if not process.running:
+            break
+        time.sleep(PAUSE_S)
+    raise NotAnswering(f"never printed {text!r}: {last_words(process)}")
+
+
+def last_words(process: Startable) -> str:
+    """The last line of its output, where a program says why it ended."""
+    return (process.output.strip().splitlines() or ["(no output)"])[-1]

@@ -1,0 +1,205 @@
+"""From samples to tables: each value with its ratio to the floor of the same round."""
+
+import json
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from statistics import median
+
+from bench.contestants import Contestant
+from bench.rounds import Results, Sample, Start
+from bench.workload import WORKLOADS, Workload
+
+FLOOR = "floor"
+START_TARGET_S = 0.7
+RESIDENT_TARGET = 80_000_000
+MEGA = 1_000_000
+
+
+@dataclass(frozen=True)
+class Measure:
+    """The median over the rounds of a value and of its ratio to the floor, with the spread."""
+
+    value: float
+    ratio: float
+    low: float
+    high: float
+
+
+def over_rounds(
+    own: dict[int, float], floor: dict[int, float], *, inverse: bool = False
+) -> Measure | None:
+    """
+    One measure from values by round; None without any.
+
+    *inverse* divides the floor's value by ours, so that costs too read as "1 is the floor".
+    """
+    if not own:
+        return None
+    ratios = [ratio(own[n], floor[n], inverse=inverse) for n in own if n in floor]
+    ratios = [each for each in ratios if not math.isnan(each)]
+    nan = float("nan")
+    return Measure(
+        median(own.values()),
+        median(ratios) if ratios else nan,
+        min(ratios, default=nan),
+        max(ratios, default=nan),
+    )
+
+
+def ratio(own: float, floor: float, *, inverse: bool) -> float:
+    """Own to floor, or floor to own; not a number where one is missing."""
+    over, under = (floor, own) if inverse else (own, floor)
+    return over / under if under else float("nan")
+
+
+def of_samples(
+    samples: Iterable[Sample], server: str, workload: str, field: str
+) -> dict[int, float]:
+    """One field of one server and workload, by round; what has a remark does not count."""
+    return {
+        sample.round: getattr(sample, field)
+        for sample in samples
+        if (sample.server, sample.workload) == (server, workload) and not sample.note
+    }
+
+
+def of_starts(starts: Iterable[Start], server: str, field: str) -> dict[int, float]:
+    """One field of one server's starts, by round."""
+    values = {start.round: getattr(start, field) for start in starts if start.server == server}
+    return {number: value for number, value in values.items() if value is not None}
+
+
+def verdict(value: float, target: float, *, at_most: bool = False, unit: str = "") -> str:
+    """`met` or how far it is from the target."""
+    short = value - target if at_most else target - value
+    return "met" if short <= 0 else f"short by {short:.2f}{unit}"
+
+
+def number(value: float, digits: int = 1) -> str:
+    """A figure for a table; a dash for what is not known."""
+    return "-" if math.isnan(value) else f"{value:,.{digits}f}"
+
+
+def table(head: Sequence[str], rows: Sequence[Sequence[str]]) -> str:
+    """Columns as wide as they need to be, the first to the left, the rest to the right."""
+    widths = [max(len(line[i]) for line in [head, *rows]) for i in range(len(head))]
+
+    def line(cells: Sequence[str]) -> str:
+        rest = [cell.rjust(width) for cell, width in zip(cells[1:], widths[1:], strict=True)]
+        return "  ".join([cells[0].ljust(widths[0]), *rest]).rstrip()
+
+    return "\n".join([line(head), *(line(row) for row in rows)])
+
+
+COLUMNS: tuple[tuple[str, str, bool, Callable[[float], str]], ...] = (
+    ("CPU µs", "cpu_us", True, lambda value: number(value)),
+    ("req/s", "rate", False, lambda value: number(value, 0)),
+    ("p50 ms", "p50_us", False, lambda value: number(value / 1000, 2)),
+    ("p99 ms", "p99_us", False, lambda value: number(value / 1000, 2)),
+)
+
+
+def workload_table(results: Results, contestants: Sequence[Contestant], what: Workload) -> str:
+    """One workload: a row per server, figures with their ratio to the floor."""
+    rows = []
+    for contestant in contestants:
+        cells = [contestant.title]
+        for _, field, inverse, show in COLUMNS:
+            own = of_samples(results.samples, contestant.name, what.name, field)
+            floor = of_samples(results.samples, FLOOR, what.name, field)
+            measure = over_rounds(own, floor, inverse=inverse)
+            cells += [show(measure.value), number(measure.ratio, 2)] if measure else ["-", "-"]
+            if field == "cpu_us":
+                cells.append(spread(measure))
+        if any(cell != "-" for cell in cells[1:]):
+            rows.append(cells)
+    head = [what.title]
+    for title, *_ in COLUMNS:
+        head += [title, "ratio"] + (["spread"] if title == "CPU µs" else [])
+    return table(head, rows)
+
+
+def spread(measure: Measure | None) -> str:
+    """The lowest and highest ratio of the rounds."""
+    if measure is None or math.isnan(measure.low):
+        return "-"
+    return f"{measure.low:.2f}-{measure.high:.2f}"
+
+
+def start_table(results: Results, contestants: Sequence[Contestant]) -> str:
+    """Start-up and memory: a row per server."""
+    fields = (("first_answer_s", 1.0), ("resident_idle", MEGA), ("resident", MEGA))
+    rows = []
+    for contestant in contestants:
+        cells = [contestant.title]
+        for field, unit in fields:
+            own = of_starts(results.starts, contestant.name, field)
+            measure = over_rounds(own, of_starts(results.starts, FLOOR, field))
+            digits = 2 if unit == 1.0 else 0
+            cells += (
+                [number(measure.value / unit, digits), number(measure.ratio, 1)]
+                if measure
+                else ["-", "-"]
+            )
+        if any(cell != "-" for cell in cells[1:]):
+            rows.append(cells)
+    titles = ("first answer s", "RSS idle MB", "RSS loaded MB")
+    head = ["start and memory"]
+    for title in titles:
+        head += [title, "ratio"]
+    return table(head, rows)
+
+
+def targets(results: Results) -> list[tuple[str, str, str, str]]:
+    """What Gatepost is to reach, what it reaches, and the verdict; informs, never fails."""
+    lines = []
+    for what in WORKLOADS:
+        own = of_samples(results.samples, "gatepost", what.name, "cpu_us")
+        floor = of_samples(results.samples, FLOOR, what.name, "cpu_us")
+        measure = over_rounds(own, floor, inverse=True)
+        if measure and what.target is not None and not math.isnan(measure.ratio):
+            reached = f"{measure.ratio:.2f}"
+            outcome = verdict(measure.ratio, what.target)
+            lines.append((f"{what.title}: CPU ratio", f"{what.target:.2f}", reached, outcome))
+    ready = of_starts(results.starts, "gatepost", "ready_s")
+    if ready:
+        seconds = median(ready.values())
+        outcome = verdict(seconds, START_TARGET_S, at_most=True, unit=" s")
+        lines.append(
+            ("start to the ready line", f"< {START_TARGET_S} s", f"{seconds:.2f}", outcome)
+        )
+    resident = of_starts(results.starts, "gatepost", "resident")
+    if resident:
+        most = max(resident.values()) / MEGA
+        outcome = verdict(most, RESIDENT_TARGET / MEGA, at_most=True, unit=" MB")
+        lines.append(("resident memory after load", "< 80 MB", f"{most:.0f}", outcome))
+    return lines
+
+
+def render(results: Results, contestants: Sequence[Contestant]) -> str:
+    """The whole report as text."""
+    ordered = sorted(contestants, key=lambda each: each.name != FLOOR)
+    parts = [
+        workload_table(results, ordered, what)
+        for what in WORKLOADS
+        if any(sample.workload == what.name for sample in results.samples)
+    ]
+    if results.starts:
+        parts.append(start_table(results, ordered))
+    aims = targets(results)
+    if aims:
+        parts.append(table(("Gatepost's targets", "target", "reached", "verdict"), aims))
+    remarks = {f"{s.server}, {s.workload}: {s.note}" for s in results.samples if s.note}
+    remarks |= {f"{name}: not measured: {why}" for name, why in results.missing.items()}
+    if remarks:
+        parts.append("\n".join(sorted(remarks)))
+    return "\n\n".join(parts)
+
+
+def save(results: Results, machine: dict[str, object], path: Path) -> None:
+    """Every sample as JSON, for whoever wants other statistics."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    document = {"machine": machine, **asdict(results)}
+    path.write_text(json.dumps(document, indent=1), encoding="utf-8")

@@ -1,0 +1,245 @@
+"""The run: every round starts all servers, then asks each of them in turn, A B C … A B C …"""
+
+import shutil
+import time
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, contextmanager
+from dataclasses import dataclass, field, replace
+from pathlib import Path
+
+from bench import wrk
+from bench.contestants import Contestant, Unavailable
+from bench.issuer import Issuer
+from bench.probe import NotAnswering, ask, first_answer, line_printed
+from bench.process import Cores, Process
+from bench.servers.settings import Settings
+from bench.tokens import Purse
+from bench.workload import FEW_TOOLS, WORKLOADS, Workload
+
+START_S = 60
+WARM = WORKLOADS[0]
+WARM_UP_S = 1
+DEFAULT_SIZES = {"call": 213, "list": 26_000, "refusal": 84}
+
+
+@dataclass(frozen=True)
+class Sample:
+    """One server under one workload in one round; microseconds and answers a second."""
+
+    round: int
+    server: str
+    workload: str
+    rate: float
+    p50_us: float
+    p99_us: float
+    cpu_us: float
+    note: str = ""
+
+
+@dataclass(frozen=True)
+class Start:
+    """How one server started in one round (seconds), and what it held (bytes)."""
+
+    round: int
+    server: str
+    first_answer_s: float
+    ready_s: float | None
+    resident_idle: int
+    resident: int = 0
+    """After the round's last interval."""
+
+
+@dataclass
+class Results:
+    """Everything that was measured, and why what is missing is missing."""
+
+    samples: list[Sample] = field(default_factory=list)
+    starts: list[Start] = field(default_factory=list)
+    missing: dict[str, str] = field(default_factory=dict)
+    sizes: dict[str, int] = field(default_factory=lambda: dict(DEFAULT_SIZES))
+    """Body sizes of the floor's answers: Gatepost's own, once it has been asked."""
+
+
+@dataclass(frozen=True)
+class Plan:
+    """Which servers are asked what, for how long, how often."""
+
+    contestants: Sequence[Contestant]
+    workloads: Callable[[Contestant, int], Sequence[str]]
+    """Names of a contestant's workloads in a round."""
+    seconds: int
+    rounds: int
+
+
+@dataclass(frozen=True)
+class Bench:
+    """What all rounds share."""
+
+    folder: Path
+    issuer: Issuer
+    resource: str
+    purse: Purse
+    cores: Cores
+    ports: dict[str, int]
+
+    def settings(self, name: str, tools: int, sizes: dict[str, int]) -> Settings:
+        """What one server is told."""
+        return Settings(
+            port=self.ports[name],
+            issuer=self.issuer.url,
+            jwks_uri=self.issuer.jwks_uri,
+            resource=self.resource,
+            tools=tools,
+            sizes=sizes,
+        )
+
+    def load(self, name: str, what: Workload, seconds: int) -> wrk.Account:
+        """One interval of a workload against a server."""
+        port = self.ports[name]
+        path = self.folder / f"{what.name}-{name}.lua"
+        script = wrk.script(what, f"127.0.0.1:{port}", self.purse.files.get(what.tokens))
+        path.write_text(script, encoding="utf-8")
+        url = f"http://127.0.0.1:{port}"
+        return wrk.load(url, path, seconds=seconds, cores=self.cores)
+
+    @contextmanager
+    def started(
+        self, contestant: Contestant, number: int, tools: int, results: Results
+    ) -> Iterator[tuple[Process, Start]]:
+        """A running server that has answered once; Unavailable or NotAnswering if it will not."""
+        folder = self.folder / f"{number}-{tools}-{contestant.name}"
+        folder.mkdir()
+        launch = contestant.launch(self.settings(contestant.name, tools, results.sizes), folder)
+        begun = time.monotonic()
+        process = Process.start(
+            launch.command, log=folder / "output.log", cores=self.cores, env=launch.env
+        )
+        try:
+            ready = None
+            if contestant.ready_line:
+                ready = line_printed(process, contestant.ready_line, limit_s=START_S) - begun
+            port, token = self.ports[contestant.name], self.purse.take(WARM.tokens)
+            answered = first_answer(process, port, WARM, token, limit_s=START_S) - begun
+            resident = process.usage().resident
+            yield process, Start(number, contestant.name, answered, ready, resident)
+        finally:
+            process.stop()
+            # The access log of a full run is hundreds of megabytes.
+            shutil.rmtree(folder, ignore_errors=True)
+
+    def measure(
+        self, number: int, contestant: Contestant, process: Process, what: Workload, seconds: int
+    ) -> Sample:
+        """One interval, the server's CPU taken from outside around it."""
+        answer = ask(self.ports[contestant.name], what, self.purse.take(what.tokens))
+        wrong = what.misread(answer.status, answer.body)
+        if wrong:
+            raise NotAnswering(f"{what.name}: {wrong}")
+        before = process.usage().cpu_s
+        account = self.load(contestant.name, what, seconds)
+        used = process.usage().cpu_s - before
+        return Sample(
+            number,
+            contestant.name,
+            what.name,
+            account.rate,
+            account.p50_us,
+            account.p99_us,
+            used / account.requests * 1e6 if account.requests else float("nan"),
+            remark(account, what, contestant),
+        )
+
+
+def remark(account: wrk.Account, workload: Workload, contestant: Contestant) -> str:
+    """What a reader has to know before believing a sample; empty when nothing."""
+    expected = account.requests if workload.status != 200 else 0
+    if not account.requests:
+        return "no answer at all"
+    if account.failed:
+        return f"{account.failed} connections or answers failed"
+    if account.refused != expected:
+        return f"{account.refused} of {account.requests} answers had a status above 399"
+    if workload.tokens == "fresh" and account.reused and contestant.remembers:
+        return "the pool ran out and tokens were seen twice: mint more with --fresh"
+    return ""
+
+
+def learn_sizes(bench: Bench, workloads: Sequence[Workload], results: Results) -> None:
+    """Let the floor answer as many bytes as Gatepost does."""
+    port = bench.ports["gatepost"]
+    for what in workloads:
+        # Every token but a refused one gets the same answer, and fresh ones must stay fresh.
+        token = bench.purse.take("one" if what.status == 200 else what.tokens)
+        answer = ask(port, what, token)
+        if what.misread(answer.status, answer.body) is None:
+            results.sizes[what.answer] = len(answer.body)
+
+
+def run_round(bench: Bench, plan: Plan, number: int, results: Results) -> None:
+    """One round: the calls with few tools, then the list with many, each with fresh servers."""
+    for tools in sorted({what.tools for what in WORKLOADS}):
+        workloads = [what for what in WORKLOADS if what.tools == tools]
+        names = {what.name for what in workloads}
+        asked = [
+            each
+            for each in plan.contestants
+            if names & set(plan.workloads(each, number)) and each.name not in results.missing
+        ]
+        if asked:
+            with ExitStack() as stack:
+                running = start_all(stack, bench, asked, (number, tools), results)
+                for what in workloads:
+                    ask_in_turn(bench, plan, what, running, (number, results))
+                if tools == FEW_TOOLS:
+                    for process, start, _ in running:
+                        results.starts.append(replace(start, resident=process.usage().resident))
+
+
+Running = list[tuple[Process, Start, Contestant]]
+
+
+def start_all(
+    stack: ExitStack,
+    bench: Bench,
+    contestants: Sequence[Contestant],
+    stage: tuple[int, int],
+    results: Results,
+) -> Running:
+    """Start and warm up everyone who can be started; *stage* is round and number of tools."""
+    running = []
+    for contestant in contestants:
+        try:
+            process, start = stack.enter_context(bench.started(contestant, *stage, results))
+        except (Unavailable, NotAnswering) as reason:
+            results.missing[contestant.name] = str(reason)
+            continue
+        if contestant.name == "gatepost":
+            learn_sizes(bench, [what for what in WORKLOADS if what.tools == stage[1]], results)
+        bench.load(contestant.name, WARM, WARM_UP_S)
+        running.append((process, start, contestant))
+    return running
+
+
+def ask_in_turn(
+    bench: Bench, plan: Plan, what: Workload, running: Running, account: tuple[int, Results]
+) -> None:
+    """One interval of a workload for each server that has it, one after another."""
+    number, results = account
+    for process, _, contestant in running:
+        if what.name not in plan.workloads(contestant, number):
+            continue
+        try:
+            sample = bench.measure(number, contestant, process, what, plan.seconds)
+        except (NotAnswering, wrk.LoadError, OSError) as reason:
+            results.missing[f"{contestant.name}, {what.name}"] = str(reason)
+            continue
+        results.samples.append(sample)
+
+
+def run(bench: Bench, plan: Plan, tell: Callable[[str], None]) -> Results:
+    """All rounds; *tell* hears how far it is."""
+    results = Results()
+    for number in range(1, plan.rounds + 1):
+        tell(f"round {number} of {plan.rounds} ...")
+        run_round(bench, plan, number, results)
+    return results

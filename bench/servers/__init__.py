@@ -1,0 +1,1 @@
+"""The servers that Gatepost is compared with, each as small as a user would write it."""

@@ -1,0 +1,55 @@
+"""The floor: a bare ASGI app that answers constants without looking at anything."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+from bench.servers.settings import Settings, serve
+from bench.workload import MANY_TOOLS, TEXT
+
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+
+JSON = (b"content-type", b"application/json")
+CHALLENGE = (
+    b'Bearer resource_metadata="http://127.0.0.1:8000/mcp/.well-known/oauth-protected-resource", '
+    b'error="invalid_token", error_description="The access token is invalid"'
+)
+
+
+def answer(
+    status: int, text: str, size: int, *headers: tuple[bytes, bytes]
+) -> tuple[dict[str, Any], ...]:
+    """The two messages of a whole answer: *text* in a body of at least *size* bytes."""
+    body = text.encode().ljust(size)
+    length = (b"content-length", str(len(body)).encode())
+    return (
+        {"type": "http.response.start", "status": status, "headers": [JSON, length, *headers]},
+        {"type": "http.response.body", "body": body},
+    )
+
+
+class Floor:
+    """Sends an answer of the size that the request's X-Bench header names."""
+
+    def __init__(self, sizes: dict[str, int]) -> None:
+        # Texts that the harness looks for in every server's answers.
+        tools = '"inputSchema"' * MANY_TOOLS
+        self._call = answer(200, TEXT, sizes["call"])
+        self._others = {
+            b"list": answer(200, tools, sizes["list"]),
+            b"refusal": answer(401, "", sizes["refusal"], (b"www-authenticate", CHALLENGE)),
+        }
+
+    async def __call__(self, scope: dict[str, Any], receive: object, send: Send) -> None:
+        chosen = self._call
+        for name, value in scope["headers"]:
+            if name == b"x-bench":
+                chosen = self._others.get(value, chosen)
+                break
+        start, body = chosen
+        await send(start)
+        await send(body)
+
+
+if __name__ == "__main__":
+    settings = Settings.read()
+    serve(Floor(settings.sizes), settings, lifespan="off")

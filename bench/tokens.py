@@ -1,0 +1,120 @@
+"""The access tokens of a run, minted before it begins."""
+
+import os
+import random
+import string
+import time
+from concurrent.futures import ProcessPoolExecutor
+from dataclasses import dataclass
+from multiprocessing import get_context
+from pathlib import Path
+
+from joserfc import jwk, jwt
+
+LIFETIME_S = 6 * 3600
+TENANTS = 10
+KEY_BITS = 2048
+BATCH = 500
+
+
+@dataclass(frozen=True)
+class Mint:
+    """Signs RFC 9068 access tokens for one issuer and one resource with one RSA key."""
+
+    issuer: str
+    resource: str
+    key: jwk.RSAKey
+
+    @classmethod
+    def create(cls, issuer: str, resource: str) -> "Mint":
+        """A mint with a new key."""
+        key = jwk.RSAKey.generate_key(KEY_BITS, {"kid": "bench", "use": "sig", "alg": "RS256"})
+        return cls(issuer, resource, key)
+
+    @property
+    def key_set(self) -> dict[str, object]:
+        """The public half, as the issuer publishes it."""
+        return {"keys": [self.key.as_dict(private=False)]}
+
+    def token(self, number: int) -> str:
+        """The token of the *number*-th caller; callers are spread over ten tenants."""
+        now = int(time.time())
+        claims = {
+            "iss": self.issuer,
+            "aud": self.resource,
+            "sub": f"caller-{number}",
+            "client_id": "bench",
+            "org_id": f"tenant-{number % TENANTS}",
+            "scope": "openid profile",
+            "jti": f"{number:016x}",
+            "iat": now,
+            "exp": now + LIFETIME_S,
+        }
+        return jwt.encode({"alg": "RS256", "typ": "at+jwt", "kid": "bench"}, claims, self.key)
+
+    def pool(self, count: int, *, first: int = 0) -> list[str]:
+        """*count* tokens, all different; signing takes most of a millisecond each."""
+        if count <= BATCH:
+            return [self.token(number) for number in range(first, first + count)]
+        starts = range(first, first + count, BATCH)
+        sizes = [min(BATCH, first + count - start) for start in starts]
+        secret = (self.issuer, self.resource, self.key.as_dict(private=True))
+        # Forking a process that already runs the issuer's thread could deadlock.
+        with ProcessPoolExecutor(os.cpu_count(), mp_context=get_context("spawn")) as workers:
+            batches = workers.map(mint_batch, [secret] * len(sizes), starts, sizes)
+            return [token for batch in batches for token in batch]
+
+
+def mint_batch(secret: tuple[str, str, dict[str, str]], first: int, count: int) -> list[str]:
+    """A part of a pool, in a process of its own."""
+    issuer, resource, key = secret
+    mint = Mint(issuer, resource, jwk.RSAKey.import_key(key))
+    return [mint.token(number) for number in range(first, first + count)]
+
+
+def garbage(count: int, *, seed: int = 1) -> list[str]:
+    """Strings of a token's alphabet that are no token, none like another."""
+    source = random.Random(seed)
+    alphabet = string.ascii_letters + string.digits + "-_"
+    return ["".join(source.choices(alphabet, k=48)) for _ in range(count)]
+
+
+@dataclass(frozen=True)
+class Purse:
+    """Files with one token a line, by the workloads' name for them; `none` has no file."""
+
+    files: dict[str, Path]
+
+    @classmethod
+    def fill(cls, mint: Mint, folder: Path, *, fresh: int) -> "Purse":
+        """Mint everything a run needs, *fresh* tokens for the workload of never-seen ones."""
+        pools = {
+            "one": mint.pool(1),
+            "thousand": mint.pool(1000),
+            "garbage": garbage(1000),
+            # Numbers that no other pool has: a token of these was never shown to any server.
+            "fresh": mint.pool(fresh, first=1_000_000) if fresh else [],
+        }
+        files = {}
+        for name, pool in pools.items():
+            files[name] = folder / f"tokens-{name}.txt"
+            files[name].write_text("".join(f"{token}\n" for token in pool), encoding="ascii")
+        return cls(files)
+
+    def first(self, name: str) -> str | None:
+        """The first token of a pool, for a probe; None where requests carry none."""
+        if name not in self.files:
+            return None
+        with self.files[name].open(encoding="ascii") as lines:
+            return lines.readline().strip() or None
+
+    def take(self, name: str) -> str | None:
+        """
+        A token for a probe.
+
+        From the fresh pool the last one, which wrk reaches only when the pool is used up.
+        """
+        if name != "fresh":
+            return self.first(name)
+        lines = self.files[name].read_text(encoding="ascii").split()
+        return lines[-1] if lines else None

@@ -1,0 +1,140 @@
+"""The load: wrk, driven by a generated script, its account read back."""
+
+import json
+import re
+import shutil
+import subprocess
+from dataclasses import dataclass
+from pathlib import Path
+
+from bench.process import Cores
+from bench.workload import PATH, Workload
+
+CONNECTIONS = 32
+
+MISSING = (
+    "wrk, the load generator, is not installed: `apt-get install wrk` on Debian and Ubuntu, "
+    "`dnf install wrk` on Fedora, `brew install wrk` on macOS"
+)
+
+SCRIPT = """\
+local before = {before}
+local after = {after}
+local tokens = {{}}
+local turn = 0
+reused = 0
+local threads = {{}}
+
+function setup(thread)
+  thread:set("place", #threads)
+  threads[#threads + 1] = thread
+  for _, each in ipairs(threads) do each:set("crew", #threads) end
+end
+
+function init(_)
+  local path = {path}
+  if path == "" then tokens = {{""}} return end
+  local line_number = 0
+  for line in io.lines(path) do
+    -- Each thread has its own share, so that no token is sent twice before all were sent once.
+    if line_number % crew == place then tokens[#tokens + 1] = line end
+    line_number = line_number + 1
+  end
+  if #tokens == 0 then error("no tokens in " .. path) end
+end
+
+function request()
+  turn = turn + 1
+  if turn > #tokens then
+    turn = 1
+    reused = reused + 1
+  end
+  return before .. tokens[turn] .. after
+end
+
+function done(summary, latency, _)
+  local rounds = 0
+  for _, thread in ipairs(threads) do rounds = rounds + thread:get("reused") end
+  local errors = summary.errors
+  io.write(string.format(
+    "bench requests=%d duration_us=%d bytes=%d p50_us=%d p99_us=%d " ..
+    "refused=%d failed=%d reused=%d\\n",
+    summary.requests, summary.duration, summary.bytes,
+    latency:percentile(50), latency:percentile(99), errors.status,
+    errors.connect + errors.read + errors.write + errors.timeout, rounds))
+end
+"""
+
+ACCOUNT = re.compile(r"^bench ((?:\w+=\d+ ?)+)$", re.MULTILINE)
+
+
+class LoadError(Exception):
+    """wrk could not be run, or what it reports cannot be used."""
+
+
+@dataclass(frozen=True)
+class Account:
+    """What wrk counted over one interval; times in microseconds."""
+
+    requests: int
+    duration_us: int
+    bytes: int
+    p50_us: int
+    p99_us: int
+    refused: int
+    """Answers with a status above 399."""
+    failed: int
+    """Connections that broke, and answers that never came."""
+    reused: int
+    """How often a thread started over with its tokens."""
+
+    @property
+    def rate(self) -> float:
+        """Answers a second."""
+        return self.requests / (self.duration_us / 1e6) if self.duration_us else 0.0
+
+
+def quoted(text: str) -> str:
+    """A Lua string of a JSON-safe text (Lua 5.1 reads the escapes that JSON writes here)."""
+    return json.dumps(text)
+
+
+def script(workload: Workload, host: str, tokens: Path | None) -> str:
+    """The Lua script that sends one workload, cycling through a file of tokens."""
+    lines = [f"POST {PATH} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in workload.headers(host).items()]
+    lines.append(f"Content-Length: {len(workload.body)}")
+    head = "\r\n".join(lines)
+    rest = f"\r\n\r\n{workload.body.decode()}"
+    if tokens is None:
+        return SCRIPT.format(before=quoted(head), after=quoted(rest), path='""')
+    before = f"{head}\r\nAuthorization: Bearer "
+    return SCRIPT.format(before=quoted(before), after=quoted(rest), path=quoted(str(tokens)))
+
+
+def parse(output: str) -> Account:
+    """The account in wrk's output; LoadError when it holds none."""
+    found = ACCOUNT.search(output)
+    if not found:
+        raise LoadError(f"wrk reported nothing: {output.strip()[-300:]}")
+    return Account(**{k: int(v) for k, v in (pair.split("=") for pair in found[1].split())})
+
+
+def program() -> str:
+    """Where wrk is; LoadError with how to install it."""
+    path = shutil.which("wrk")
+    if path is None:
+        raise LoadError(MISSING)
+    return path
+
+
+def load(url: str, path: Path, *, seconds: int, cores: Cores) -> Account:
+    """Run a script against a URL for a number of whole seconds, pinned to the load's core."""
+    command = [program(), "-t1", f"-c{CONNECTIONS}", f"-d{seconds}s", "-s", str(path), url]
+    # The pipe is read by communicate(); wrk prints a dozen lines.
+    process = subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True)
+    cores.pin_load(process.pid)
+    output, _ = process.communicate(timeout=seconds + 60)
+    if process.returncode:
+        raise LoadError(f"wrk ended with {process.returncode}: {output.strip()[-300:]}")
+    return parse(output)

@@ -1,0 +1,85 @@
+"""What a server used, seen from outside."""
+
+import os
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from bench.process import Cores, Process, read_ps, read_stat, usage
+
+UNPINNED = Cores(None, None)
+BURN = """
+import subprocess, sys, time
+child = subprocess.Popen([sys.executable, "-c", '''
+import time
+while time.process_time() < 0.3: pass
+print("burnt", flush=True)
+time.sleep(60)
+'''])
+child.wait()
+"""
+
+
+def wait_for(process: Process, text: str) -> None:
+    deadline = time.monotonic() + 20
+    while text not in process.output:
+        assert time.monotonic() < deadline, process.output
+        assert process.running, process.output
+        os.sched_yield()
+
+
+def test_cpu_of_children_counts(tmp_path: Path) -> None:
+    """A server that works in child processes must not look free."""
+    process = Process.start([sys.executable, "-c", BURN], log=tmp_path / "log", cores=UNPINNED)
+    try:
+        wait_for(process, "burnt")
+        used = process.usage()
+    finally:
+        process.stop()
+
+    assert used.cpu_s >= 0.28
+    assert used.resident > 2_000_000
+
+
+def test_stopping_leaves_nobody_behind(tmp_path: Path) -> None:
+    """A server left over from one round would be the noise of the next."""
+    process = Process.start(["sleep", "60"], log=tmp_path / "log", cores=UNPINNED)
+    assert process.running
+
+    process.stop()
+
+    assert not process.running
+    assert usage(process.pid).resident == 0
+
+
+def test_a_process_name_may_hold_spaces_and_brackets() -> None:
+    """The second field of /proc/PID/stat is whatever the program calls itself."""
+    fields = ["S", "7", *["0"] * 9, "100", "50", "25", "25", *["0"] * 6, "10", "0"]
+    row = read_stat(f"42 (a) b (c) {' '.join(fields)}")
+
+    assert (row.pid, row.parent) == (42, 7)
+    assert row.cpu_s == 200 / os.sysconf("SC_CLK_TCK")
+    assert row.resident == 10 * os.sysconf("SC_PAGE_SIZE")
+
+
+def test_the_table_of_macos_is_read_too() -> None:
+    """There is no /proc there; ps prints minutes, seconds and hundredths."""
+    row = read_ps("  42     7  20480   1:02.50")
+
+    assert (row.pid, row.parent, row.cpu_s, row.resident) == (42, 7, 62.5, 20_971_520)
+
+
+@pytest.mark.skipif(not hasattr(os, "sched_setaffinity"), reason="this system cannot pin")
+def test_server_and_load_are_kept_apart(tmp_path: Path) -> None:
+    """On one core they would measure each other."""
+    cores = Cores.choose()
+    if cores.server is None:
+        pytest.skip("one core only")
+    process = Process.start(["sleep", "60"], log=tmp_path / "log", cores=cores)
+    try:
+        assert os.sched_getaffinity(process.pid) == {cores.server}
+        assert cores.load != cores.server
+    finally:
+        process.stop()

@@ -1,0 +1,110 @@
+"""The arithmetic behind the tables."""
+
+import json
+import math
+from pathlib import Path
+
+import pytest
+
+from bench import report
+from bench.contestants import CONTESTANTS
+from bench.hotspots import from_stacks
+from bench.rounds import Results, Sample, Start
+
+
+def sample(number: int, server: str, cpu_us: float, note: str = "") -> Sample:
+    return Sample(number, server, "warm", 1e6 / cpu_us, 800.0, 1500.0, cpu_us, note)
+
+
+def results() -> Results:
+    found = Results()
+    for number, floor, ours in ((1, 20.0, 50.0), (2, 40.0, 80.0), (3, 20.0, 40.0)):
+        found.samples += [sample(number, "floor", floor), sample(number, "gatepost", ours)]
+    found.starts = [Start(1, "floor", 0.1, None, 30_000_000, 30_000_000)]
+    found.starts.append(Start(1, "gatepost", 0.6, 0.5, 60_000_000, 90_000_000))
+    return found
+
+
+def test_a_ratio_compares_with_the_floor_of_its_own_round() -> None:
+    """A busy round slows both; the median of ratios hides it, a ratio of medians would not."""
+    measure = report.over_rounds({1: 50.0, 2: 80.0, 3: 40.0}, {1: 20.0, 2: 40.0}, inverse=True)
+
+    assert measure is not None
+    assert measure.value == 50.0
+    assert measure.ratio == pytest.approx(0.45)
+    assert (measure.low, measure.high) == (0.4, 0.5)
+
+
+def test_without_a_floor_there_is_a_value_and_no_ratio() -> None:
+    """A row stays readable when the floor of its rounds is missing."""
+    measure = report.over_rounds({1: 50.0}, {})
+
+    assert measure is not None
+    assert measure.value == 50.0
+    assert math.isnan(measure.ratio)
+    assert report.over_rounds({}, {1: 20.0}) is None
+
+
+@pytest.mark.parametrize(
+    ("value", "target", "at_most", "outcome"),
+    [
+        (0.43, 0.42, False, "met"),
+        (0.42, 0.42, False, "met"),
+        (0.40, 0.42, False, "short by 0.02"),
+        (0.60, 0.70, True, "met"),
+        (0.75, 0.70, True, "short by 0.05"),
+    ],
+)
+def test_a_verdict_says_met_or_by_how_much_short(
+    value: float, target: float, at_most: bool, outcome: str
+) -> None:
+    """The targets are printed, never enforced."""
+    assert report.verdict(value, target, at_most=at_most) == outcome
+
+
+def test_the_report_names_targets_figures_and_what_is_missing() -> None:
+    """One look tells what was reached, what was not, and what could not be measured."""
+    found = results()
+    found.missing["fastmcp"] = "no matching distribution"
+
+    text = report.render(found, CONTESTANTS)
+
+    (line,) = [line for line in text.splitlines() if line.startswith("tools/call, one token: ")]
+    assert line.split()[-3:] == ["0.42", "0.50", "met"]
+    assert "short by 10.00 MB" in text
+    assert "fastmcp: not measured: no matching distribution" in text
+
+
+def test_a_sample_with_a_remark_does_not_count() -> None:
+    """A flattering figure (a pool of fresh tokens that ran out) must not enter a median."""
+    found = results()
+    found.samples.append(sample(4, "gatepost", 1.0, "the pool ran out"))
+
+    assert 4 not in report.of_samples(found.samples, "gatepost", "warm", "cpu_us")
+    assert "gatepost, warm: the pool ran out" in report.render(found, CONTESTANTS)
+
+
+def test_every_sample_is_saved(tmp_path: Path) -> None:
+    """Somebody else may want other statistics."""
+    path = tmp_path / "results" / "run.json"
+
+    report.save(results(), {"cores": 2}, path)
+
+    saved = json.loads(path.read_text(encoding="utf-8"))
+    assert len(saved["samples"]) == 6
+    assert saved["machine"] == {"cores": 2}
+
+
+def test_stacks_become_microseconds_of_a_request() -> None:
+    """Own time adds up to the request's CPU; a recursive function is not counted twice."""
+    stacks = """\
+main (/x/site-packages/uvicorn/server.py:10);call (/w/server/gatepost/mcp/endpoint.py:5) 30
+main (/x/site-packages/uvicorn/server.py:10);call (/w/server/gatepost/mcp/endpoint.py:9);\
+call (/w/server/gatepost/mcp/endpoint.py:5) 10
+main (/x/site-packages/uvicorn/server.py:12) 60
+"""
+    found = {spot.name: spot for spot in from_stacks(stacks, 50.0)}
+
+    assert sum(spot.own_us for spot in found.values()) == pytest.approx(50.0)
+    assert found["gatepost/mcp/endpoint.py call"].total_us == pytest.approx(20.0)
+    assert found["uvicorn/server.py main"].own_us == pytest.approx(30.0)

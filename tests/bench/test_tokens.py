@@ -1,0 +1,88 @@
+"""The tokens of a run and the issuer that publishes their key."""
+
+import json
+from http.client import HTTPConnection
+from pathlib import Path
+
+import pytest
+from joserfc import jwk, jwt
+
+from bench.issuer import running
+from bench.tokens import BATCH, Mint, Purse, garbage
+from bench.workload import WORKLOADS, named
+
+
+@pytest.fixture(scope="module")
+def mint() -> Mint:
+    return Mint.create("http://127.0.0.1:1", "http://127.0.0.1:2/mcp")
+
+
+def test_a_token_is_an_rfc_9068_access_token_of_the_published_key(mint: Mint) -> None:
+    """A token that a strict verifier refuses would measure refusals."""
+    keys = jwk.KeySet.import_key_set(mint.key_set)
+    token = jwt.decode(mint.token(12), keys, algorithms=["RS256"])
+
+    assert token.header["typ"] == "at+jwt"
+    assert token.claims["aud"] == mint.resource
+    assert {"iss", "sub", "client_id", "iat", "exp", "jti"} <= set(token.claims)
+    assert token.claims["org_id"] == "tenant-2"
+    assert "d" not in keys.keys[0].as_dict()
+
+
+def test_a_pool_has_no_token_twice_across_processes(mint: Mint) -> None:
+    """A token that comes twice is not a token never seen."""
+    pool = mint.pool(BATCH + 20, first=7)
+
+    assert len(set(pool)) == BATCH + 20
+
+
+def test_the_probe_takes_the_fresh_token_that_wrk_takes_last(tmp_path: Path) -> None:
+    """The token of the check before an interval must not open the interval."""
+    path = tmp_path / "fresh"
+    path.write_text("first\nlast\n", encoding="ascii")
+    purse = Purse({"fresh": path, "one": path})
+
+    assert (purse.take("fresh"), purse.take("one"), purse.take("none")) == ("last", "first", None)
+
+
+def test_garbage_never_repeats_and_fits_a_header() -> None:
+    """A repeated string would measure a cache of refusals."""
+    strings = garbage(500)
+
+    assert len(set(strings)) == 500
+    assert all(text.isascii() and " " not in text for text in strings)
+
+
+def test_the_issuer_publishes_metadata_and_keys(mint: Mint) -> None:
+    """What a resource server discovers: its own name at both places, and the key set."""
+    with running() as issuer:
+        issuer.key_set = mint.key_set
+        connection = HTTPConnection("127.0.0.1", int(issuer.url.rpartition(":")[2]), timeout=5)
+        documents = {}
+        for path in ("/.well-known/oauth-authorization-server", "/jwks", "/elsewhere"):
+            connection.request("GET", path)
+            response = connection.getresponse()
+            documents[path] = (response.status, json.loads(response.read()))
+        connection.close()
+
+    status, metadata = documents["/.well-known/oauth-authorization-server"]
+    assert (status, metadata["issuer"]) == (200, issuer.url)
+    assert documents["/jwks"] == (200, mint.key_set)
+    assert documents["/elsewhere"][0] == 404
+
+
+def test_a_workload_is_known_by_its_name() -> None:
+    """A typing error in --only ends with the names there are."""
+    assert named(["list", "warm"]) == (WORKLOADS[0], WORKLOADS[-1])
+    with pytest.raises(ValueError, match="unknown workload 'wram'; there are warm,"):
+        named(["wram"])
+
+
+def test_an_answer_is_checked_before_it_is_timed() -> None:
+    """Fast wrong answers are the easiest benchmark to win."""
+    warm, listing = WORKLOADS[0], WORKLOADS[-1]
+
+    assert warm.misread(200, warm.body) is None
+    assert warm.misread(401, b"") is not None
+    assert warm.misread(200, b'{"error":{}}') is not None
+    assert listing.misread(200, b'{"inputSchema":{}}' * 99) is not None

@@ -1,0 +1,84 @@
+"""The load generator's scripts and its account."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+
+from bench import wrk
+from bench.__main__ import free_ports
+from bench.contestants import CONTESTANTS
+from bench.issuer import running
+from bench.process import Cores
+from bench.rounds import Bench, Results
+from bench.tokens import Mint, Purse, garbage
+from bench.workload import WORKLOADS, Workload
+
+WARM = WORKLOADS[0]
+UNPINNED = Cores(None, None)
+OUTPUT = """\
+Running 1s test @ http://127.0.0.1:8000
+  1 threads and 32 connections
+  40000 requests in 1.00s, 9.00MB read
+Requests/sec:  39986.41
+bench requests=40000 duration_us=1000340 bytes=9437184 p50_us=780 p99_us=1450 \
+refused=0 failed=2 reused=7
+"""
+
+
+def test_an_account_is_read_from_what_wrk_prints() -> None:
+    """The script's own line counts, not the rounded figures that wrk prints for people."""
+    account = wrk.parse(OUTPUT)
+
+    assert (account.requests, account.p50_us, account.p99_us) == (40_000, 780, 1450)
+    assert (account.refused, account.failed, account.reused) == (0, 2, 7)
+    assert account.rate == pytest.approx(39_986.4, abs=0.1)
+
+
+def test_output_without_an_account_is_an_error_that_quotes_it() -> None:
+    """A run whose result cannot be read must not become a row of zeros."""
+    with pytest.raises(wrk.LoadError, match="unable to connect"):
+        wrk.parse("unable to connect to 127.0.0.1:1 Connection refused")
+
+
+def test_a_missing_load_generator_is_said_with_how_to_install_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Whoever runs the benchmark first has no wrk."""
+    monkeypatch.setenv("PATH", str(tmp_path))
+
+    with pytest.raises(wrk.LoadError, match="apt-get install wrk"):
+        wrk.program()
+
+
+def test_a_script_carries_the_whole_request(tmp_path: Path) -> None:
+    """Content-Length, the routing headers of the revision and the body must agree."""
+    script = wrk.script(WARM, "127.0.0.1:8000", tmp_path / "tokens.txt")
+
+    assert f"Content-Length: {len(WARM.body)}" in script
+    assert "Mcp-Name: echo" in script
+    assert "Authorization: Bearer" in script
+    assert "Authorization" not in wrk.script(WARM, "127.0.0.1:8000", None)
+
+
+@pytest.mark.skipif(shutil.which("wrk") is None, reason="wrk is not installed")
+@pytest.mark.parametrize("workload", WORKLOADS, ids=lambda each: each.name)
+def test_every_workload_runs_against_the_floor(workload: Workload, tmp_path: Path) -> None:
+    """The generated Lua is valid, every answer has the expected status, and CPU was counted."""
+    floor = next(each for each in CONTESTANTS if each.name == "floor")
+    with running() as issuer:
+        mint = Mint.create(issuer.url, "http://127.0.0.1/mcp")
+        files = {}
+        for name, pool in {"one": [mint.token(1)], "garbage": garbage(10)}.items():
+            files[name] = tmp_path / name
+            files[name].write_text("".join(f"{token}\n" for token in pool), encoding="ascii")
+        purse = Purse(files | {"thousand": files["garbage"], "fresh": files["garbage"]})
+        bench = Bench(tmp_path, issuer, mint.resource, purse, UNPINNED, free_ports(["floor"]))
+        with bench.started(floor, 1, workload.tools, Results()) as (process, start):
+            sample = bench.measure(1, floor, process, workload, 1)
+
+    assert sample.note == ""
+    assert sample.rate > 0
+    assert sample.cpu_us > 0
+    assert start.first_answer_s > 0
+    assert start.resident_idle > 1_000_000
