@@ -1,7 +1,6 @@
 """JSON without duplicate members, odd numbers or unbounded depth: what strangers may send us."""
 
 import json
-import json.scanner
 import math
 import re
 from collections.abc import Callable
@@ -91,10 +90,9 @@ def constant(name: str) -> object:
     raise StrictJsonError(f"{name} is not JSON")
 
 
-# The scanner that `json` itself uses, in C as long as the decoder stays strict; it ends with
-# StopIteration where a value should begin.
-SCAN: Callable[[str, int], tuple[object, int]] = json.scanner.make_scanner(
-    json.JSONDecoder(
-        object_pairs_hook=members, parse_int=integer, parse_float=fraction, parse_constant=constant
-    )
+DECODER = json.JSONDecoder(
+    object_pairs_hook=members, parse_int=integer, parse_float=fraction, parse_constant=constant
 )
+# What `raw_decode` calls: written in C as long as the decoder stays strict. It ends with
+# StopIteration where a value should begin.
+SCAN: Callable[[str, int], tuple[object, int]] = DECODER.scan_once  # type: ignore[attr-defined]
