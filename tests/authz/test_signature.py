@@ -1,0 +1,317 @@
+"""A token taken apart: shape, header, signature."""
+
+import json
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from cryptography.hazmat.primitives import hashes
+from cryptography.hazmat.primitives.asymmetric import ec
+from hypothesis import given
+from hypothesis import strategies as st
+from joserfc import jws
+from joserfc.jwk import ECKey, OKPKey, RSAKey
+
+from gatepost_authz.errors import InvalidToken
+from gatepost_authz.jwk import ALGORITHMS, VerificationKey, import_set
+from gatepost_authz.signature import MAX_TOKEN, header_of, looks_like_one, split, verify
+from tests.authz.keyset import FORGE
+from tests.support.forge import (
+    ABSENT,
+    b64,
+    compact,
+    ec_key,
+    ed448_key,
+    ed_key,
+    encode,
+    jwk,
+    rsa_key,
+    signer,
+    unb64,
+)
+
+SIGN = signer(rsa_key(), "RS256")
+
+
+def key(private: Any, **members: Any) -> VerificationKey:
+    (only,) = import_set({"keys": [jwk(private, **members)]}, allowed=ALGORITHMS)
+    return only
+
+
+def headed(**members: Any) -> str:
+    return FORGE.token(header=members)
+
+
+def text_header(text: str) -> str:
+    return FORGE.token(header=f'{{{text}"typ":"at+jwt","alg":"RS256","kid":"main"}}'.encode())
+
+
+def raw(header: bytes) -> str:
+    return FORGE.token(header=header)
+
+
+def reshaped(change: Callable[[str, str, str], str]) -> str:
+    return change(*FORGE.token().split("."))
+
+
+REFUSED = [
+    *[("A02", headed(alg=alg)) for alg in ("none", "None", "NONE", "nOnE", " none")],
+    ("A01", FORGE.token(header={"alg": "none"}, sign=lambda data: b"")),
+    *[("A03", headed(alg=alg)) for alg in (ABSENT, None, 256, ["RS256"], {"alg": 1}, "", True)],
+    *[("A04", headed(alg=alg)) for alg in ("HS256", "HS384", "HS512")],
+    *[("A11", headed(alg=alg)) for alg in ("Ed448", "ES256K", "RSA-OAEP", "rs256", "ES257")],
+    ("A20", reshaped(lambda h, p, s: f"{h}.{p}.")),
+    ("A20", reshaped(lambda h, p, s: f"{h}.{p}.{s[:-1]}" + chr(ord(s[-1]) + 1))),
+    *[("H04", headed(kid=kid)) for kid in (7, None, ["main"], {"a": 1}, "", "k" * 257, True)],
+    *[("H04", headed(kid=kid)) for kid in ("kid\r\nX: y", "a\0b", "a\x7f", "\u202eniam", "a\tb")],
+    ("H04", headed(kid="k" * 10_000)),
+    *[("H07", headed(crit=crit)) for crit in (["x"], [], "exp", ["b64"], None)],
+    ("H07", headed(crit=["b64"], b64=True)),
+    ("H08", headed(b64=False)),
+    ("H08", headed(b64=True)),
+    *[("H09", headed(typ=typ)) for typ in (7, None, "", ["at+jwt"])],
+    *[
+        ("H09", headed(typ=prefix + typ))
+        for typ in ("dpop+jwt", "logout+jwt", "secevent+jwt", "oauth-id-jag+jwt", "DPoP+JWT")
+        for prefix in ("", "application/", "APPLICATION/")
+    ],
+    ("C25", headed(typ="token-introspection+jwt")),
+    ("C25", headed(typ="oauth-authz-req+jwt")),
+    *[("H10", headed(cty=cty)) for cty in ("JWT", "jwt", "application/json", None)],
+    ("H11", text_header('"alg":"none",')),
+    ("H11", text_header('"\\u0061lg":"none",')),
+    ("H12", raw(b'["RS256"]')),
+    ("H12", raw(b'{"alg":"RS256","x":"\xff"}')),
+    ("H12", text_header('"x":"\\ud800",')),
+    ("H12", raw(b'{"alg":"RS256"}{"alg":"RS256"}')),
+    ("H13", text_header(f'"x":{"[" * 1500}{"]" * 1500},')),
+    ("H13", text_header(f'"x":{"[" * 8}{"]" * 8},')),
+    ("H13", text_header(f'"x":"{"x" * 4096}",')),
+    ("H14", headed(enc="A128GCM")),
+    ("H14", headed(zip="DEF")),
+    ("H14", ".".join([encode({"alg": "PBES2-HS256+A128KW", "p2c": 2**31}), *["AAAA"] * 4])),
+    ("H15", reshaped(lambda h, p, s: f"{h}..{s}")),
+    ("H15", reshaped(lambda h, p, s: f"{h}.{p}")),
+    ("H15", reshaped(lambda h, p, s: f"{h}.{p}.{s}.{s}")),
+    ("H15", reshaped(lambda h, p, s: f".{p}.{s}")),
+    ("H15", "..."),
+    ("H15", ".."),
+    ("H15", ""),
+    ("H15", reshaped(lambda h, p, s: json.dumps({"protected": h, "payload": p, "signature": s}))),
+    ("H16", reshaped(lambda h, p, s: f"{h}.{p}.{s}==")),
+    ("H16", reshaped(lambda h, p, s: f"{h}=.{p}.{s}")),
+    ("H16", reshaped(lambda h, p, s: f"{h}. {p}.{s}")),
+    ("H16", reshaped(lambda h, p, s: f"{h}.{p}.{s}\n")),
+    ("H16", reshaped(lambda h, p, s: f"{h}.{p}.+{s[1:]}")),
+    ("H16", reshaped(lambda h, p, s: f"{h}.{p}./{s[1:]}")),
+    ("H16", reshaped(lambda h, p, s: f"{h}.{p}.\u00e9{s[1:]}")),
+    ("H16", reshaped(lambda h, p, s: f"{h}.{p}.\ud800{s[1:]}")),
+    ("C20", FORGE.token(payload=b'{"iss":"a","iss":"a"}')),
+    ("C28", FORGE.token(payload=b'{"a":' + b"[" * 3_000 + b"]" * 3_000 + b"}")),
+    ("C28", FORGE.token(payload=b'{"a":' + b"1" * 4_301 + b"}")),
+    ("C28", FORGE.token(payload=b'{"a":' + b"[" * 16 + b"]" * 16 + b"}")),
+    ("C28", FORGE.token(payload=b"[1]")),
+    ("W09", FORGE.token(pad="x" * MAX_TOKEN)),
+]
+
+
+@pytest.mark.parametrize(
+    "token",
+    [
+        pytest.param(token, id=f"{name}-{n}", marks=pytest.mark.requirement(name))
+        for n, (name, token) in enumerate(REFUSED)
+    ],
+)
+def test_a_token_of_any_other_shape_is_refused_before_a_key_is_looked_for(token: str) -> None:
+    """Splitting is strict: what it lets through has one reading and a plain header."""
+    with pytest.raises(InvalidToken):
+        split(token)
+
+
+@pytest.mark.requirement("H09")
+@pytest.mark.parametrize(
+    ("typ", "read"),
+    [
+        ("at+jwt", "at+jwt"),
+        ("APPLICATION/AT+JWT", "at+jwt"),
+        ("application/at+jwt", "at+jwt"),
+        ("application/application/at+jwt", "application/at+jwt"),
+        ("JWT", "jwt"),
+        (ABSENT, ""),
+    ],
+)
+def test_the_type_is_read_as_a_media_type(typ: Any, read: str) -> None:
+    """Compared without case, one ``application/`` implied (RFC 7515 section 4.1.9)."""
+    assert split(headed(typ=typ)).header.type == read
+
+
+@pytest.mark.requirement("H01", "H02", "H03")
+def test_keys_and_addresses_in_a_header_are_not_even_read() -> None:
+    """A key that a token brings along proves nothing, so its form does not matter either."""
+    lures = {"jku": "http://evil.example", "jwk": jwk(rsa_key()), "x5c": ["x"], "x5u": 7, "x5t": []}
+
+    assert split(headed(**lures)).header == split(headed()).header
+
+
+EVERY = [
+    ("RS256", rsa_key()),
+    ("RS384", rsa_key()),
+    ("RS512", rsa_key()),
+    ("PS256", rsa_key()),
+    ("PS384", rsa_key()),
+    ("PS512", rsa_key()),
+    ("ES256", ec_key()),
+    ("ES384", ec_key("main", "P-384")),
+    ("ES512", ec_key("main", "P-521")),
+    ("EdDSA", ed_key()),
+    ("Ed25519", ed_key()),
+]
+
+
+@pytest.mark.requirement("A08", "A10")
+@pytest.mark.parametrize(("algorithm", "private"), EVERY, ids=[name for name, _ in EVERY])
+def test_what_an_issuer_signs_is_proved(algorithm: str, private: Any) -> None:
+    """Every algorithm on offer, with a key that names none."""
+    token = FORGE.token(header={"alg": algorithm}, sign=signer(private, algorithm))
+
+    claims = verify(split(token), key(private))
+
+    assert claims is not None
+    assert claims["sub"] == "alice"
+
+
+@pytest.mark.parametrize("algorithm", ["RS256", "PS256", "ES256", "Ed25519"])
+def test_tokens_of_an_independent_library_are_proved(algorithm: str) -> None:
+    """joserfc signs, we check; its public key document is read by our importer."""
+    made = {
+        "RS256": lambda: RSAKey.generate_key(2048),
+        "PS256": lambda: RSAKey.generate_key(2048),
+        "ES256": lambda: ECKey.generate_key("P-256"),
+        "Ed25519": lambda: OKPKey.generate_key("Ed25519"),
+    }[algorithm]()
+    payload = json.dumps(FORGE.claims())
+    token = jws.serialize_compact({"alg": algorithm}, payload, made, algorithms=[algorithm])
+    (public,) = import_set({"keys": [made.as_dict(private=False)]}, allowed=ALGORITHMS)
+
+    assert verify(split(token), public) == json.loads(payload)
+
+
+@pytest.mark.requirement("A06", "A07", "A11")
+@pytest.mark.parametrize(
+    ("algorithm", "private", "public"),
+    [
+        ("RS256", rsa_key(), key(ec_key())),
+        ("ES256", ec_key(), key(rsa_key())),
+        ("PS256", rsa_key(), key(rsa_key(), alg="RS256")),
+        ("RS256", rsa_key(), key(rsa_key(), alg="PS256")),
+        ("EdDSA", ed_key(), key(rsa_key())),
+        ("Ed25519", ed448_key(), key(ed_key())),
+        ("ES256", ec_key("main", "P-384"), key(ec_key("main", "P-384"))),
+        ("RS256", rsa_key("stranger"), key(rsa_key())),
+    ],
+)
+def test_the_key_decides_the_algorithm(
+    algorithm: str, private: Any, public: VerificationKey
+) -> None:
+    """A header that asks for more than the key allows proves nothing."""
+    token = FORGE.token(header={"alg": algorithm}, sign=signer(private, algorithm))
+
+    assert verify(split(token), public) is None
+
+
+def der(data: bytes) -> bytes:
+    return ec_key().sign(data, ec.ECDSA(hashes.SHA256()))
+
+
+@pytest.mark.requirement("A19")
+@pytest.mark.parametrize(
+    "sign",
+    [
+        der,
+        *(lambda data, raw=raw: raw for raw in (bytes(64), b"\1" * 63, b"\1" * 65, b"\xff" * 64)),
+    ],
+    ids=["der", "zeros", "short", "long", "out-of-range"],
+)
+def test_an_elliptic_signature_has_one_form(sign: Any) -> None:
+    """r and s side by side at full width (RFC 7518 section 3.4), neither of them zero."""
+    token = FORGE.token(header={"alg": "ES256"}, sign=sign)
+
+    assert verify(split(token), key(ec_key())) is None
+
+
+@pytest.mark.requirement("A19")
+@pytest.mark.parametrize("half", [0, 1])
+def test_half_a_zero_signature_is_refused(half: int) -> None:
+    """r = 0 or s = 0 alone (CVE-2022-21449)."""
+    good = signer(ec_key(), "ES256")
+
+    def sign(data: bytes) -> bytes:
+        made = good(data)
+        return bytes(32) + made[32:] if half == 0 else made[:32] + bytes(32)
+
+    assert verify(split(FORGE.token(header={"alg": "ES256"}, sign=sign)), key(ec_key())) is None
+
+
+@pytest.mark.requirement("A20")
+@pytest.mark.parametrize("private", [rsa_key(), ec_key(), ed_key()], ids=["RSA", "EC", "OKP"])
+@pytest.mark.parametrize("change", [lambda s: s[:-3], lambda s: s + b"\0", lambda s: b"\0" + s])
+def test_a_signature_of_another_length_is_refused(private: Any, change: Any) -> None:
+    """Cut, or padded with zeros on either side."""
+    algorithm = {"RSA": "RS256", "EC": "ES256", "OKP": "EdDSA"}[jwk(private)["kty"]]
+    good = signer(private, algorithm)
+    token = FORGE.token(header={"alg": algorithm}, sign=lambda data: change(good(data)))
+
+    assert verify(split(token), key(private)) is None
+
+
+@pytest.mark.requirement("A20")
+@given(st.integers(0, 10_000), st.integers(1, 255))
+def test_no_changed_byte_survives(position: int, flip: int) -> None:
+    """Whichever byte of header, payload or signature is changed, the token is refused."""
+    parts = [bytearray(unb64(part)) for part in TOKEN.split(".")]
+    whole = [(part, index) for part in parts for index in range(len(part))]
+    part, index = whole[position % len(whole)]
+    part[index] ^= flip
+    try:
+        changed = split(".".join(b64(bytes(part)) for part in parts))
+    except InvalidToken:
+        return
+    assert verify(changed, key(rsa_key())) is None
+
+
+TOKEN = FORGE.token()
+
+
+@given(
+    st.text(max_size=80) | st.binary(max_size=60).map(lambda data: f"{TOKEN[:60]}.{b64(data)}.x")
+)
+def test_no_text_brings_out_anything_but_the_refusal(token: str) -> None:
+    """Splitting answers parts or InvalidToken; the shape check answers without looking inside."""
+    looks_like_one(token)
+    try:
+        split(token)
+    except InvalidToken:
+        return
+
+
+@pytest.mark.requirement("N21")
+def test_remembered_headers_are_few_and_never_refused_ones() -> None:
+    """A stranger can invent headers for ever; they neither pile up nor change an answer."""
+    header_of.cache_clear()
+    for number in range(600):
+        split(headed(kid=f"kid-{number}"))
+    for _ in range(2):
+        with pytest.raises(InvalidToken):
+            split(headed(alg="none"))
+
+    assert header_of.cache_info().currsize <= 256
+    assert split(compact(FORGE.header(), FORGE.claims(), SIGN)).header.kid == "main"
+
+
+@pytest.mark.parametrize(
+    ("token", "answer"),
+    [(TOKEN, True), ("ya29.a0Af.xyz", False), ("ory_at_abc", False), ("a.b", False), ("e..", True)],
+)
+def test_an_opaque_token_is_told_by_its_shape(token: str, answer: bool) -> None:
+    """Only what begins like a JSON object in base64url is one of ours to judge."""
+    assert looks_like_one(token) is answer
