@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 from gatepost_authz.challenge import SCOPE_TOKEN
 from gatepost_authz.config import TENANT, TENANT_ID, UNSAFE, Issuer, Problem
 from gatepost_authz.presets import PRESETS
+from gatepost_authz.tenant import closed_set
 
 ROLES = ("approver", "admin")
 """The roles that an issuer's rules can give."""
@@ -40,17 +41,17 @@ HINTS = {
     "authz.E021": "drop the table, or map by `claim` or `issuer`",
     "authz.E022": "write env:NAME, file:PATH or secret:NAME; the secret itself stays elsewhere",
     "authz.E023": "the roles are approver and admin",
-    "authz.E024": "list the tenants, so that each can have its metadata document",
-    "authz.E025": "such issuers are for `gatepost dev`",
-    "authz.E026": "name what the provider puts there; docs/providers.md says where to find it",
-    "authz.E027": "map by `claim` or `issuer = true`, and name each organisation in `tenants`",
-    "authz.E028": "a scope is printable ASCII without spaces, quotes and backslashes",
-    "authz.E029": "fill it in or leave it out",
+    "authz.E024": "such issuers are for `gatepost dev`",
+    "authz.E025": "name what the provider puts there; docs/providers.md says where to find it",
+    "authz.E026": "map by `claim` or `issuer = true`, and name each organisation in `tenants`",
+    "authz.E027": "a scope is printable ASCII without spaces, quotes and backslashes",
+    "authz.E028": "fill it in or leave it out",
     "authz.W001": "clients write the address without it and compare byte for byte",
     "authz.W002": "RFC 8707 advises against it, and some clients lose it",
     "authz.W003": "some clients sign in at the first issuer only; put {tenant} into `resource`",
     "authz.W004": "add `introspection`, or make the provider issue JWTs",
     "authz.W005": "name tenants in `tenancy.tenants` or in an issuer's `tenants` table",
+    "authz.W006": "with a `tenants` table only those tenants have a metadata document",
 }
 """Every problem the gate can find (W: a warning), and what to do about it."""
 
@@ -86,7 +87,7 @@ def problems(
     yield from _sharing_problems(resource, issuers)
     for index, tenant in enumerate(tenants):
         yield from _id_problems(f"tenancy.tenants[{index}]", tenant)
-    if issuers and not (create_on_first_use or tenants or any(map(_named, issuers))):
+    if issuers and not (create_on_first_use or tenants or any(map(closed_set, issuers))):
         yield _found("authz.W005", "tenancy", "no tenant is known, so every caller is refused")
     for setting, values in scopes.items():
         yield from _scope_problems(setting, values)
@@ -152,7 +153,7 @@ def _issuer_problems(where: str, issuer: Issuer, development: bool) -> Iterator[
     if ("{" in url or "}" in url) and not ISSUER_TEMPLATE.fullmatch(url):
         yield _found("authz.E008", setting, f"{url!r} is no template that tokens can match safely")
     if not development and (_loopback(_host(url)) or url.endswith("/dev-as")):
-        yield _found("authz.E025", setting, f"{url} is a development issuer")
+        yield _found("authz.E024", setting, f"{url} is a development issuer")
     if issuer.jwks_uri:
         yield from _url_problems(f"{where}.jwks_uri", issuer.jwks_uri, development)
     for index, network in enumerate(issuer.allow_private):
@@ -170,7 +171,7 @@ def _token_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
         yield _found("authz.E012", f"{where}.preset", message, nearest)
     elif not (preset.names_resource or issuer.audiences):
         message = f"tokens of {preset.name} never name the resource as their audience"
-        yield _found("authz.E026", f"{where}.audiences", message)
+        yield _found("authz.E025", f"{where}.audiences", message)
     for algorithm in issuer.algorithms:
         if algorithm not in {*ALGORITHMS, "EdDSA", "Ed25519"}:
             # With HS256 whoever checks a token can also mint one; `none` checks nothing.
@@ -181,7 +182,7 @@ def _token_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
     if issuer.max_lifetime_s <= 0:
         yield _found("authz.E015", f"{where}.max_lifetime_s", "no token could be accepted")
     if "" in issuer.audiences:
-        yield _found("authz.E029", f"{where}.audiences", "an audience is empty")
+        yield _found("authz.E028", f"{where}.audiences", "an audience is empty")
 
 
 def _introspection_problems(where: str, issuer: Issuer, development: bool) -> Iterator[Problem]:
@@ -193,7 +194,7 @@ def _introspection_problems(where: str, issuer: Issuer, development: bool) -> It
             yield _found("authz.W004", setting, message)
         return
     if not introspection.client_id:
-        yield _found("authz.E029", f"{setting}.client_id", "the client id is empty")
+        yield _found("authz.E028", f"{setting}.client_id", "the client id is empty")
     if not SECRET_REFERENCE.fullmatch(introspection.client_secret):
         message = "the client secret stands in the configuration itself"
         yield _found("authz.E022", f"{setting}.client_secret", message)
@@ -202,8 +203,9 @@ def _introspection_problems(where: str, issuer: Issuer, development: bool) -> It
 
 
 def _tenant_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
-    rule = issuer.tenant
-    if [bool(rule.claim), bool(rule.value), rule.issuer].count(True) != 1:
+    rule, preset = issuer.tenant, PRESETS.get(issuer.preset)
+    rules = [bool(rule.claim), bool(rule.value), rule.issuer].count(True)
+    if rules > 1 or (rules == 0 and not (preset and preset.tenant_claim)):
         yield _found("authz.E017", f"{where}.tenant", "how tokens name their tenant is not settled")
     if rule.value:
         yield from _id_problems(f"{where}.tenant.value", rule.value)
@@ -212,18 +214,18 @@ def _tenant_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
             yield _found("authz.E021", f"{where}.tenants", message)
         if "{" in issuer.issuer:
             message = "every organisation of the provider would share one tenant"
-            yield _found("authz.E027", f"{where}.tenant.value", message)
+            yield _found("authz.E026", f"{where}.tenant.value", message)
     for value, tenant in issuer.tenants.items():
         yield from _id_problems(f"{where}.tenants", tenant)
         if not value:
-            yield _found("authz.E029", f"{where}.tenants", "a claim value is empty")
+            yield _found("authz.E028", f"{where}.tenants", "a claim value is empty")
     for role, role_rule in issuer.roles.items():
         if role not in ROLES:
             nearest = get_close_matches(role, ROLES, 1)
             yield _found("authz.E023", f"{where}.roles", f"there is no role {role!r}", nearest)
         if not (role_rule.claim and role_rule.value):
             message = "an empty claim or value would give the role away"
-            yield _found("authz.E029", f"{where}.roles.{role}", message)
+            yield _found("authz.E028", f"{where}.roles.{role}", message)
 
 
 def _id_problems(setting: str, tenant: str) -> Iterator[Problem]:
@@ -233,27 +235,27 @@ def _id_problems(setting: str, tenant: str) -> Iterator[Problem]:
 
 def _neighbour_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Problem]:
     """What is wrong only because of the other issuers or the resource."""
-    claiming = sum(bool(issuer.tenant.claim) for issuer in issuers)
+    free = [closed_set(issuer) is None for issuer in issuers]
+    # With a table, an issuer still maps what its tokens say.
+    mapping = sum(lone or bool(issuer.tenants) for lone, issuer in zip(free, issuers, strict=True))
     seen: set[str] = set()
     for index, issuer in enumerate(issuers):
         where = f"issuers[{index}]"
         if issuer.issuer in seen:
             yield _found("authz.E011", f"{where}.issuer", f"{issuer.issuer} stands there twice")
         seen.add(issuer.issuer)
-        if issuer.tenants or not issuer.tenant.claim:
-            continue
-        if claiming > 1:
-            message = "several issuers map a claim, and this one has no `tenants` table"
+        if free[index] and mapping > 1:
+            message = "several issuers map what tokens say, and this one has no `tenants` table"
             yield _found("authz.E019", f"{where}.tenants", message)
-        if TENANT in resource:
+        elif free[index] and TENANT in resource:
             message = "the resource names tenants, and this issuer does not say which it has"
-            yield _found("authz.E024", f"{where}.tenants", message)
+            yield _found("authz.W006", f"{where}.tenants", message)
 
 
 def _sharing_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Problem]:
     holders: dict[str, list[int]] = {}
     for index, issuer in enumerate(issuers):
-        for tenant in _named(issuer):
+        for tenant in closed_set(issuer) or ():
             holders.setdefault(tenant, []).append(index)
     for tenant, indexes in sorted(holders.items()):
         setting = f"issuers[{indexes[-1]}].tenants"
@@ -265,15 +267,10 @@ def _sharing_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Prob
         yield _found("authz.W003", "issuers", "one resource has several issuers")
 
 
-def _named(issuer: Issuer) -> frozenset[str]:
-    """The tenants that the issuer's settings name."""
-    return frozenset({issuer.tenant.value} - {""} or issuer.tenants.values())
-
-
 def _scope_problems(setting: str, scopes: Sequence[str]) -> Iterator[Problem]:
     for scope in scopes:
         if not SCOPE_TOKEN.fullmatch(scope):
-            yield _found("authz.E028", setting, f"{scope!r} is not a scope")
+            yield _found("authz.E027", setting, f"{scope!r} is not a scope")
         elif scope == "offline_access":
             # Clients ask for it by themselves; named by a resource, every client would have to.
-            yield _found("authz.E028", setting, "`offline_access` is no scope of a resource")
+            yield _found("authz.E027", setting, "`offline_access` is no scope of a resource")

@@ -19,6 +19,9 @@ OTHER_TOKENS = {
     "typ": frozenset({"id", "refresh", "offline", "logout"}),
     "token_use": frozenset({"id", "refresh"}),
 }
+# authentik makes access tokens out of ID tokens and leaves nonce and hashes in.
+NOT_ACCESS = {name: values for name, values in OTHER_TOKENS.items() if values or name == "events"}
+STANDARD = frozenset({"iss", "aud", "exp", "iat", "sub"})
 GUID = r"[0-9a-f]{8}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{4}-[0-9a-f]{12}"
 
 
@@ -50,7 +53,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """The stable id of the subject: the same person is the same issuer and the same value."""
     token_id_claims: tuple[str, ...] = ("jti",)
     tenant_claim: str = ""
-    """Where the organisation usually stands; only a hint for `check`, never applied by itself."""
+    """Where the organisation stands, unless the issuer's ``tenant`` rule says otherwise."""
     forbidden: dict[str, frozenset[str]] = msgspec.field(default_factory=lambda: OTHER_TOKENS)
     """Payload member and the lower-case values that mean another kind of token; empty: any."""
     must_equal: dict[str, str] = {}
@@ -60,7 +63,7 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     display_claims: tuple[str, ...] = ("name", "email", "preferred_username")
     """Claims that may be shown to people; nothing is decided by them."""
     opaque: bool = False
-    """Access tokens are (or may be) opaque: they are asked about at the issuer (RFC 7662)."""
+    """Access tokens may be opaque: those are asked about at the issuer (RFC 7662)."""
     introspection_form: Literal["rfc7662", "tokeninfo"] = "rfc7662"
     """``tokeninfo`` (Google): ``access_token`` is posted, nobody authenticates, no ``active``."""
     introspection_endpoint: str = ""
@@ -86,9 +89,10 @@ PRESETS: dict[str, Preset] = {
             name="keycloak",
             documentation="https://www.keycloak.org/docs/latest/server_admin/",
             types=frozenset({"jwt", "at+jwt"}),
-            required=frozenset({"iss", "aud", "exp", "iat", "sub", "azp", "jti"}),
+            required=STANDARD | {"azp", "jti", "typ"},
             client_claims=("azp",),
             tenant_claim="organization",
+            # Its refresh tokens are signed JWTs as well; the payload says what a token is.
             must_equal={"typ": "Bearer"},
         ),
         Preset(
@@ -96,30 +100,35 @@ PRESETS: dict[str, Preset] = {
             documentation="https://auth0.com/docs/secure/tokens/access-tokens/access-token-profiles",
             types=frozenset({"jwt", "at+jwt"}),
             algorithms=("RS256", "PS256"),
-            required=frozenset({"iss", "aud", "exp", "iat", "sub"}),
+            # `client_id` and `jti` come with its RFC 9068 profile only, `azp` with its own.
+            required=STANDARD,
             client_claims=("client_id", "azp"),
             tenant_claim="org_id",
+            client_markers={"gty": "client-credentials"},
         ),
         Preset(
             name="okta",
             documentation="https://developer.okta.com/docs/api/openapi/okta-oauth/guides/overview/",
-            types=frozenset({"", "jwt", "at+jwt"}),
+            types=frozenset({"", "at+jwt"}),
             algorithms=("RS256",),
-            required=frozenset({"iss", "aud", "exp", "iat", "sub", "cid", "jti"}),
+            required=STANDARD | {"cid", "jti"},
             scope_claims=("scp",),
             client_claims=("cid",),
+            # `sub` is the login name, which an administrator can give to somebody else.
             subject_claims=("uid", "sub"),
             discovery_paths=("/.well-known/oauth-authorization-server",),
         ),
         Preset(
             name="entra-v2",
             documentation="https://learn.microsoft.com/en-us/entra/identity-platform/access-token-claims-reference",
-            names_resource=False,
             types=frozenset({"jwt"}),
             algorithms=("RS256",),
-            required=frozenset({"iss", "aud", "exp", "iat", "nbf", "sub", "tid", "ver", "azp"}),
+            required=STANDARD | {"nbf", "tid", "ver", "azp"},
+            names_resource=False,
+            # Permissions of users stand in `scp`, those of programs in `roles`.
             scope_claims=("scp", "roles"),
             client_claims=("azp",),
+            # `sub` differs from application to application for the same person.
             subject_claims=("oid", "sub"),
             token_id_claims=("uti",),
             tenant_claim="tid",
@@ -134,7 +143,7 @@ PRESETS: dict[str, Preset] = {
             documentation="https://learn.microsoft.com/en-us/entra/identity-platform/access-token-claims-reference",
             types=frozenset({"jwt"}),
             algorithms=("RS256",),
-            required=frozenset({"iss", "aud", "exp", "iat", "nbf", "sub", "tid", "ver", "appid"}),
+            required=STANDARD | {"nbf", "tid", "ver", "appid"},
             scope_claims=("scp", "roles"),
             client_claims=("appid",),
             subject_claims=("oid", "sub"),
@@ -145,13 +154,15 @@ PRESETS: dict[str, Preset] = {
             issuer_pattern="https://sts.windows.net/{tid}/",
             segment_claim="tid",
             segment_pattern=GUID,
+            display_claims=("name", "email", "upn"),
         ),
         Preset(
             name="cognito",
             documentation="https://docs.aws.amazon.com/cognito/latest/developerguide/amazon-cognito-user-pools-using-the-access-token.html",
-            types=frozenset({"", "jwt"}),
+            types=frozenset({""}),
             algorithms=("RS256",),
             required=frozenset({"iss", "exp", "iat", "sub", "client_id", "jti", "token_use"}),
+            # Only resource binding (Essentials and Plus) puts an `aud` into access tokens.
             client_as_audience=True,
             must_equal={"token_use": "access"},
             display_claims=("username",),
@@ -159,9 +170,9 @@ PRESETS: dict[str, Preset] = {
         Preset(
             name="google",
             documentation="https://developers.google.com/identity/protocols/oauth2",
-            names_resource=False,
             required=frozenset({"aud", "exp", "sub"}),
-            client_claims=("azp", "aud"),
+            names_resource=False,
+            client_claims=("azp",),
             opaque=True,
             introspection_form="tokeninfo",
             introspection_endpoint="https://oauth2.googleapis.com/tokeninfo",
@@ -169,8 +180,9 @@ PRESETS: dict[str, Preset] = {
         ),
         Preset(
             name="pingone",
-            documentation="https://docs.pingidentity.com/pingone/applications/p1_access_token.html",
-            types=frozenset({"", "jwt", "at+jwt"}),
+            documentation="https://developer.pingidentity.com/pingone-api/foundations/authentication-concepts/access-tokens-and-id-tokens/token-claims.html",
+            # `typ` is optional until 2 March 2027; `sub` is left out for programs.
+            types=frozenset({"", "at+jwt"}),
             algorithms=("RS256",),
             required=frozenset({"iss", "aud", "exp", "iat", "client_id"}),
         ),
@@ -179,47 +191,50 @@ PRESETS: dict[str, Preset] = {
             documentation="https://workos.com/docs/authkit/mcp",
             types=frozenset({"", "jwt", "at+jwt"}),
             algorithms=("RS256",),
-            required=frozenset({"iss", "aud", "exp", "iat", "sub", "jti"}),
+            required=STANDARD,
             tenant_claim="org_id",
         ),
         Preset(
             name="descope",
-            documentation="https://docs.descope.com/authorization/session-management/jwt",
-            names_resource=False,
+            documentation="https://docs.descope.com/agentic-identity-hub/mcp-servers",
             types=frozenset({"", "jwt", "at+jwt"}),
             algorithms=("RS256",),
-            required=frozenset({"iss", "aud", "exp", "iat", "sub"}),
+            required=STANDARD,
+            client_claims=("client_id", "azp"),
         ),
         Preset(
             name="stytch",
-            documentation="https://stytch.com/docs/guides/connected-apps/mcp-servers",
+            documentation="https://stytch.com/docs/b2b/api/connected-app-access-token",
             types=frozenset({"", "jwt", "at+jwt"}),
             algorithms=("RS256",),
-            required=frozenset({"iss", "aud", "exp", "iat", "sub"}),
+            required=REQUIRED,
+            names_resource=False,
         ),
         Preset(
             name="zitadel",
             documentation="https://zitadel.com/docs/apis/openidoauth/claims",
-            names_resource=False,
             types=frozenset({"jwt", "at+jwt"}),
-            required=frozenset({"iss", "aud", "exp", "iat", "sub", "jti"}),
-            client_claims=("client_id", "azp"),
+            # Its ID tokens have no `jti`.
+            required=STANDARD | {"jti"},
+            names_resource=False,
+            client_claims=("azp", "client_id"),
             tenant_claim="urn:zitadel:iam:user:resourceowner:id",
             opaque=True,
         ),
         Preset(
             name="authentik",
             documentation="https://docs.goauthentik.io/add-secure-apps/providers/oauth2/",
-            names_resource=False,
             types=frozenset({"jwt", "at+jwt"}),
-            required=frozenset({"iss", "aud", "exp", "iat", "sub"}),
+            # `uid` is what it adds to an ID token to make an access token of it.
+            required=STANDARD | {"azp", "uid"},
+            names_resource=False,
             client_claims=("azp",),
+            forbidden=NOT_ACCESS,
         ),
         Preset(
             name="hydra",
-            documentation="https://www.ory.com/docs/hydra/jwks",
+            documentation="https://www.ory.com/docs/oauth2-oidc/jwt-access-token",
             types=frozenset({"jwt", "at+jwt"}),
-            required=frozenset({"iss", "aud", "exp", "iat", "sub", "client_id", "jti"}),
             scope_claims=("scp", "scope"),
             opaque=True,
         ),
@@ -227,7 +242,6 @@ PRESETS: dict[str, Preset] = {
             name="logto",
             documentation="https://docs.logto.io/authorization/validate-access-tokens",
             algorithms=("ES384", "RS256"),
-            required=frozenset({"iss", "aud", "exp", "iat", "sub", "client_id", "jti"}),
             tenant_claim="organization_id",
             opaque=True,
         ),
