@@ -1,1 +1,78 @@
-"""An OAuth 2.0 resource server for any ASGI application."""
+"""
+An OAuth 2.0 resource server for any ASGI application.
+
+Everything public is named here; modules may be moved any day.
+"""
+
+from gatepost_authz.caller import SubjectKind, TenantContext
+from gatepost_authz.config import (
+    Introspection,
+    Issuer,
+    Network,
+    Problem,
+    Resource,
+    RoleRule,
+    Target,
+    TenantRule,
+)
+from gatepost_authz.decisions import Decisions
+from gatepost_authz.errors import (
+    AuthError,
+    ExpiredToken,
+    InsufficientAuthentication,
+    InsufficientScope,
+    InvalidToken,
+    IssuerUnavailable,
+    MalformedCredentials,
+    MissingToken,
+    NotYetValidToken,
+    WrongAudience,
+)
+from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
+from gatepost_authz.jwk import VerificationKey
+from gatepost_authz.presets import PRESETS, Preset
+from gatepost_authz.scopes import Implications
+from gatepost_authz.tenant import Tenancy
+from gatepost_authz.verifier import (
+    IssuerKeys,
+    JwtVerifier,
+    KeySource,
+    TokenVerifier,
+    Verifiers,
+)
+
+__all__ = [
+    "PRESETS",
+    "AuthError",
+    "Decisions",
+    "ExpiredToken",
+    "Implications",
+    "InsufficientAuthentication",
+    "InsufficientScope",
+    "Introspection",
+    "InvalidToken",
+    "Issuer",
+    "IssuerKeys",
+    "IssuerRegistry",
+    "IssuerUnavailable",
+    "JwtVerifier",
+    "KeySource",
+    "MalformedCredentials",
+    "MissingToken",
+    "Network",
+    "NotYetValidToken",
+    "Preset",
+    "Problem",
+    "Resource",
+    "RoleRule",
+    "SubjectKind",
+    "Target",
+    "Tenancy",
+    "TenantContext",
+    "TenantRule",
+    "TokenVerifier",
+    "TrustedIssuer",
+    "VerificationKey",
+    "Verifiers",
+    "WrongAudience",
+]

@@ -3,6 +3,7 @@
 from collections.abc import Mapping
 
 import msgspec
+from msgspec import UNSET, UnsetType
 
 from gatepost_authz import scopes
 from gatepost_authz.caller import SubjectKind
@@ -18,10 +19,35 @@ MAX_AUDIENCES = 100
 MAX_TIME = 2**53
 """Beyond it, numbers of JSON lose whole seconds (RFC 8259 section 6)."""
 
-ALWAYS_REQUIRED = frozenset({"iss", "exp"})
 # Members that only other kinds of tokens carry, whatever a preset says: security events and
 # logout tokens (RFC 8417), introspection answers (RFC 9701), proofs (RFC 9449).
 OTHER_KINDS = frozenset({"events", "token_introspection", "htm", "htu"})
+
+
+Number = int | float
+
+
+class Actor(msgspec.Struct):
+    """Who acts for the subject (RFC 8693 section 4.1); whoever acted before is history."""
+
+    sub: str
+
+
+class Registered(msgspec.Struct, gc=False):
+    """
+    Claims whose name and type the RFCs fix: a time in quotes or a list of subjects is refused
+    before anybody asks what it says (RFC 7519 section 4.1, RFC 9068 section 2.2).
+    """
+
+    iss: str
+    exp: Number
+    iat: Number | UnsetType = UNSET
+    nbf: Number | UnsetType = UNSET
+    auth_time: Number | UnsetType = UNSET
+    sub: str | UnsetType = UNSET
+    acr: str | UnsetType = UNSET
+    sid: str | UnsetType = UNSET
+    act: Actor | UnsetType = UNSET
 
 
 class Expected(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,33 +88,55 @@ def check_claims(claims: Mapping[str, object], expected: Expected, *, now: float
     """
     Refuse a proved claim set that is not for this resource, now (RFC 9068 section 4).
 
-    InvalidToken and its kinds: in the order wrong kind of token, wrong issuer, expired, not yet
-    valid, wrong audience, then whatever is malformed.
+    InvalidToken and its kinds: in the order wrong kind of token, missing or malformed registered
+    claim, wrong issuer, expired, not yet valid, wrong audience, then the provider's own claims.
     """
     preset = expected.preset
     refuse_other_kinds(claims, preset)
     required = preset.required if expected.required is None else expected.required
-    if not claims.keys() >= ALWAYS_REQUIRED | required:
+    if not claims.keys() >= required:
         raise InvalidToken("missing_claim")
-    if claims["iss"] != expected.issuer:
+    named = registered(claims)
+    if named.iss != expected.issuer:
         raise InvalidToken("wrong_issuer")
-    expires_at = check_times(claims, expected, now=now)
-    client_id = first_text(claims, preset.client_claims, limit=MAX_CLIENT_ID)
+    check_times(named, expected, now=now)
+    client_id = first_line(claims, preset.client_claims, limit=MAX_CLIENT_ID)
     shared = check_audience(claims, expected, client_id)
-    subject, kind = subject_of(claims, preset, client_id)
+    subject, kind = subject_of(claims, named, preset, client_id)
     return Accepted(
         subject=subject,
         subject_kind=kind,
         client_id=client_id,
         scopes=scopes_of(claims, preset),
-        expires_at=expires_at,
+        expires_at=int(named.exp),
         shared_audience=shared,
-        actor=actor_of(claims),
-        acr=text(claims, "acr"),
-        auth_time=time_of(claims, "auth_time"),
-        token_id=first_text(claims, preset.token_id_claims),
-        session_id=text(claims, "sid"),
+        actor=None if named.act is UNSET else line(named.act.sub, "bad_act"),
+        acr=None if named.acr is UNSET else line(named.acr, "bad_acr", limit=MAX_TEXT),
+        auth_time=None if named.auth_time is UNSET else int(named.auth_time),
+        token_id=first_line(claims, preset.token_id_claims, limit=MAX_TEXT),
+        session_id=None if named.sid is UNSET else line(named.sid, "bad_sid", limit=MAX_TEXT),
     )
+
+
+def registered(claims: Mapping[str, object]) -> Registered:
+    """The registered claims in their types; InvalidToken names the one that is not."""
+    try:
+        named = msgspec.convert(claims, Registered)
+    except msgspec.ValidationError as error:
+        _, _, path = str(error).partition("`$.")
+        name = path.partition(".")[0].rstrip("`")
+        raise InvalidToken(f"bad_{name}" if name else "missing_claim") from None
+    check_range(named.exp, "bad_exp")
+    check_range(named.iat, "bad_iat")
+    check_range(named.nbf, "bad_nbf")
+    check_range(named.auth_time, "bad_auth_time")
+    return named
+
+
+def check_range(value: Number | UnsetType, reason: str) -> None:
+    """A NumericDate after 1970 that a JSON number holds to the second; NaN fails as well."""
+    if value is not UNSET and not 0 < value < MAX_TIME:
+        raise InvalidToken(reason)
 
 
 def refuse_other_kinds(claims: Mapping[str, object], preset: Preset) -> None:
@@ -107,37 +155,20 @@ def refuse_other_kinds(claims: Mapping[str, object], preset: Preset) -> None:
         raise InvalidToken("sender_constrained")
 
 
-def check_times(claims: Mapping[str, object], expected: Expected, *, now: float) -> int:
+def check_times(named: Registered, expected: Expected, *, now: float) -> None:
     """``exp``, ``nbf`` and ``iat`` (RFC 7519 section 4.1), and the longest life accepted."""
-    expires, issued, begins = (seconds(claims, name) for name in ("exp", "iat", "nbf"))
-    if expires is None:
-        raise InvalidToken("bad_exp")
-    if now >= expires + expected.leeway:
+    if now >= named.exp + expected.leeway:
         raise ExpiredToken
     latest = now + expected.leeway
-    if (begins is not None and begins > latest) or (issued is not None and issued > latest):
+    if named.nbf is not UNSET and named.nbf > latest:
+        raise NotYetValidToken
+    if named.iat is not UNSET and named.iat > latest:
         raise NotYetValidToken
     # A token for a hundred years outlives every key and every employee. Where nothing says when
     # it was issued, it is as if it were issued now.
-    if expires - (now if issued is None else issued) > expected.max_lifetime:
+    issued = now if named.iat is UNSET else named.iat
+    if named.exp - issued > expected.max_lifetime:
         raise InvalidToken("lives_too_long")
-    return int(expires)
-
-
-def seconds(claims: Mapping[str, object], name: str) -> float | None:
-    """A NumericDate: a finite number between 0 and 2^53, never text that reads like one."""
-    value = claims.get(name)
-    if value is None and name not in claims:
-        return None
-    # NaN and infinity fail the comparison; True would pass it as 1.
-    if isinstance(value, int | float) and value is not True and 0 < value < MAX_TIME:
-        return value
-    raise InvalidToken(f"bad_{name}")
-
-
-def time_of(claims: Mapping[str, object], name: str) -> int | None:
-    value = seconds(claims, name)
-    return None if value is None else int(value)
 
 
 def check_audience(claims: Mapping[str, object], expected: Expected, client_id: str | None) -> bool:
@@ -154,7 +185,10 @@ def check_audience(claims: Mapping[str, object], expected: Expected, client_id: 
         if preset.client_as_audience and client_id in expected.audiences:
             return False
         raise WrongAudience("no_audience")
-    named = audiences_of(claims[present[0]])
+    value = claims[present[0]]
+    if value == expected.resource:
+        return False
+    named = audiences_of(value)
     accepted = [name for name in named if is_meant(name, expected)]
     if not accepted:
         raise WrongAudience
@@ -179,23 +213,25 @@ def is_meant(audience: str, expected: Expected) -> bool:
 
 
 def subject_of(
-    claims: Mapping[str, object], preset: Preset, client_id: str | None
+    claims: Mapping[str, object], named: Registered, preset: Preset, client_id: str | None
 ) -> tuple[str, SubjectKind]:
     """
     The stable id of whom the token speaks for, and whether that is a person or a program.
 
     The kind is part of whose state it is: a program whose id equals a person's is not that person.
     """
-    named = text(claims, "sub", limit=MAX_SUBJECT, label="subject")
-    stable = first_text(claims, preset.subject_claims, limit=MAX_SUBJECT, label="subject")
+    sub = None if named.sub is UNSET else line(named.sub, "bad_sub")
+    stable = first_line(claims, preset.subject_claims, limit=MAX_SUBJECT)
     if stable is None:
         if client_id is None:
             raise InvalidToken("no_subject")
         # Where a preset lets `sub` be absent, nobody but the client itself is spoken for.
         return client_id, "client"
-    marked = any(claims.get(name) == value for name, value in preset.client_markers.items())
-    if marked or (client_id is not None and client_id in (named, stable)):
+    if client_id is not None and client_id in (sub, stable):
         return stable, "client"
+    for name, value in preset.client_markers.items():
+        if claims.get(name) == value:
+            return stable, "client"
     return stable, "user"
 
 
@@ -217,34 +253,20 @@ def scopes_of(claims: Mapping[str, object], preset: Preset) -> frozenset[str]:
     return frozenset()
 
 
-def actor_of(claims: Mapping[str, object]) -> str | None:
-    """The party that acts now; those it acted for before are history (RFC 8693 section 4.1)."""
-    if "act" not in claims:
-        return None
-    actor = claims["act"]
-    if not isinstance(actor, dict) or "sub" not in actor:
-        raise InvalidToken("bad_actor")
-    return text(actor, "sub", limit=MAX_SUBJECT, label="actor")
-
-
-def first_text(
-    claims: Mapping[str, object], names: tuple[str, ...], *, limit: int = MAX_TEXT, label: str = ""
-) -> str | None:
-    """The first of *names* that is present, as ``text`` reads it."""
+def first_line(claims: Mapping[str, object], names: tuple[str, ...], *, limit: int) -> str | None:
+    """The first of *names* that is present, as a line of text; None when none is."""
     for name in names:
         if name in claims:
-            return text(claims, name, limit=limit, label=label)
+            return line(claims[name], f"bad_{name}", limit=limit)
     return None
 
 
-def text(
-    claims: Mapping[str, object], name: str, *, limit: int = MAX_TEXT, label: str = ""
-) -> str | None:
-    """A claim that is a short line of text without outer spaces; None when it is absent."""
-    if name not in claims:
-        return None
-    value = claims[name]
-    # Ids end up in logs, file names and comparisons: what prints like another id is not one.
+def line(value: object, reason: str, *, limit: int = MAX_SUBJECT) -> str:
+    """
+    A short text without control characters or outer spaces, or InvalidToken(*reason*).
+
+    Ids end up in logs, file names and comparisons: what prints like another id is not one.
+    """
     if (
         not isinstance(value, str)
         or not 0 < len(value) <= limit
@@ -252,5 +274,5 @@ def text(
         or value[0] == " "
         or value[-1] == " "
     ):
-        raise InvalidToken(f"bad_{label or name}")
+        raise InvalidToken(reason)
     return value

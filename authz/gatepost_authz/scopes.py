@@ -1,5 +1,6 @@
 """Scopes: read them from a claim, and know which ones imply which."""
 
+import functools
 import re
 from collections.abc import Iterable, Mapping
 
@@ -8,12 +9,15 @@ from gatepost_authz.errors import InvalidToken
 MAX_SCOPES = 256
 """More than a person was ever asked to consent to; each costs memory in every cached verdict."""
 MAX_LENGTH = 256
+REMEMBERED = 256
 
 # scope-token of RFC 6749 section 3.3, separated by spaces. Some issuers write two spaces or an
 # empty string where nothing was granted, which takes nothing away from what the claim means.
 SCOPES = re.compile(r"[\x20\x21\x23-\x5B\x5D-\x7E]*", re.ASCII)
 
 
+# Callers of one application carry the same few texts; sharing the sets also saves their memory.
+@functools.lru_cache(maxsize=REMEMBERED)
 def parse(value: str) -> frozenset[str]:
     """
     The scopes of a space-delimited ``scope`` claim (RFC 8693 section 4.2), compared exactly.
@@ -50,9 +54,13 @@ class Implications:
     def __init__(self, implied: Mapping[str, Iterable[str]]) -> None:
         direct = {scope: frozenset(others) for scope, others in implied.items()}
         self.implied = {scope: closure(scope, direct) for scope in direct}
+        self._remembered = functools.lru_cache(maxsize=REMEMBERED)(self._expand)
 
     def expand(self, scopes: frozenset[str]) -> frozenset[str]:
         """*scopes* and everything they imply."""
+        return self._remembered(scopes)
+
+    def _expand(self, scopes: frozenset[str]) -> frozenset[str]:
         granting = self.implied.keys() & scopes
         if not granting:
             return scopes

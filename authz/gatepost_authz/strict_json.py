@@ -3,6 +3,7 @@
 import json
 import math
 import re
+from collections.abc import Callable
 
 # A string is skipped whole, also an unterminated one: each start of one is tried only once, so
 # that text full of quotes costs no more than its length.
@@ -31,16 +32,16 @@ def loads_object(data: bytes, *, max_depth: int = 8, max_bytes: int) -> dict[str
         raise StrictJsonError("too deep")
     try:
         text = data.decode("utf-8").strip(" \t\r\n")
-        value, end = DECODER.raw_decode(text)
+        value, end = SCAN(text, 0)
         # Only an escape can spell half a character; it would break whoever encodes it later.
         if b"\\ud" in data or b"\\uD" in data:
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except StrictJsonError:
         raise
-    except (ValueError, RecursionError, OverflowError):
+    except (ValueError, StopIteration, RecursionError, OverflowError):
         # Not chained: the decoder's own error carries the whole text, a token's claims.
         raise StrictJsonError("not JSON") from None
-    if end != len(text) or type(value) is not dict:
+    if end != len(text) or not isinstance(value, dict):
         raise StrictJsonError("not one object")
     return value
 
@@ -89,7 +90,9 @@ def constant(name: str) -> object:
     raise StrictJsonError(f"{name} is not JSON")
 
 
-# The scanner behind this decoder is written in C as long as `strict` stays on.
 DECODER = json.JSONDecoder(
     object_pairs_hook=members, parse_int=integer, parse_float=fraction, parse_constant=constant
 )
+# What `raw_decode` calls: written in C as long as the decoder stays strict. It ends with
+# StopIteration where a value should begin.
+SCAN: Callable[[str, int], tuple[object, int]] = DECODER.scan_once  # type: ignore[attr-defined]

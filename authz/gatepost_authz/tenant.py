@@ -18,6 +18,8 @@ from gatepost_authz.scopes import Implications
 HASHED = re.compile(r"t-[a-z2-7]{26}", re.ASCII)
 MAX_DISPLAY = 256
 MISSING = object()
+NOBODY: frozenset[str] = frozenset()
+NOTHING: Mapping[str, str] = MappingProxyType({})
 
 
 class Tenancy(msgspec.Struct, frozen=True):
@@ -186,7 +188,7 @@ def lookup(claims: object, path: str) -> object:
     Names may hold dots themselves (``https://stytch.com/organization``), so the longest name that
     exists is taken at each step. MISSING when there is none.
     """
-    if not isinstance(claims, Mapping):
+    if not isinstance(claims, dict):
         return MISSING
     if path in claims:
         return claims[path]
@@ -200,6 +202,8 @@ def lookup(claims: object, path: str) -> object:
 
 def roles_of(claims: Mapping[str, object], rules: Mapping[str, RoleRule]) -> frozenset[str]:
     """The roles whose rule the claims meet; nobody has one without a rule."""
+    if not rules:
+        return NOBODY
     return frozenset(role for role, rule in rules.items() if holds(claims, rule))
 
 
@@ -228,4 +232,4 @@ def display(claims: Mapping[str, object], preset: Preset) -> Mapping[str, str]:
         value = claims.get(name)
         if isinstance(value, str) and 0 < len(value) <= MAX_DISPLAY and value.isprintable():
             shown[name] = value
-    return MappingProxyType(shown)
+    return MappingProxyType(shown) if shown else NOTHING
