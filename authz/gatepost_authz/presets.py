@@ -76,6 +76,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """What the captured segment may be, as a regular expression that must match fully."""
     discovery_paths: tuple[str, ...] = ()
     """Paths tried under the issuer after the standard ones."""
+    key_hosts: tuple[str, ...] = ()
+    """Hosts beside the issuer's own where its metadata may place its keys."""
 
 
 PRESETS: dict[str, Preset] = {
@@ -152,6 +154,7 @@ PRESETS: dict[str, Preset] = {
             must_equal={"ver": "1.0"},
             client_markers={"idtyp": "app"},
             issuer_pattern="https://sts.windows.net/{tid}/",
+            key_hosts=("login.microsoftonline.com", "login.windows.net"),
             segment_claim="tid",
             segment_pattern=GUID,
             display_claims=("name", "email", "upn"),

@@ -1,0 +1,146 @@
+"""Which addresses and URLs this server may turn to when somebody else names them."""
+
+import re
+from collections.abc import Iterable, Sequence
+from ipaddress import (
+    IPv4Address,
+    IPv4Network,
+    IPv6Address,
+    IPv6Network,
+    ip_address,
+    ip_network,
+)
+from urllib.parse import SplitResult, urlsplit
+
+Address = IPv4Address | IPv6Address
+Networks = Sequence[IPv4Network | IPv6Network]
+
+# Written out, because what `ipaddress` calls global has changed between Python patch releases.
+# Source: the IANA special-purpose address registries (RFC 6890 and its updates).
+NOT_PUBLIC_V4 = tuple(
+    IPv4Network(network)
+    for network in (
+        "0.0.0.0/8",  # this network, unspecified
+        "10.0.0.0/8",
+        "100.64.0.0/10",  # shared by carriers (RFC 6598); clouds put metadata services here
+        "127.0.0.0/8",
+        "169.254.0.0/16",  # link-local, with the metadata service of most clouds
+        "172.16.0.0/12",
+        "192.0.0.0/24",
+        "192.0.2.0/24",  # documentation
+        "192.88.99.0/24",  # 6to4 relays
+        "192.168.0.0/16",
+        "198.18.0.0/15",  # benchmarks
+        "198.51.100.0/24",  # documentation
+        "203.0.113.0/24",  # documentation
+        "224.0.0.0/4",  # multicast
+        "240.0.0.0/4",  # reserved, broadcast
+    )
+)
+# Only 2000::/3 is handed out. What it does not cover is refused with it: loopback, link-local,
+# unique local, multicast, and every form that carries an IPv4 address past the table above
+# (mapped ::ffff:0:0/96, compatible ::/96, NAT64 64:ff9b::/96 and 64:ff9b:1::/48).
+PUBLIC_V6 = IPv6Network("2000::/3")
+NOT_PUBLIC_V6 = tuple(
+    IPv6Network(network)
+    for network in (
+        "2001::/23",  # protocol assignments: Teredo (an IPv4 address inside), ORCHID, benchmarks
+        "2001:db8::/32",  # documentation
+        "2002::/16",  # 6to4: an IPv4 address inside
+        "3fff::/20",  # documentation
+    )
+)
+
+# Services that answer to lines of text could be made to obey an HTTP request; those ports from
+# 1024 up that the WHATWG Fetch standard blocks ("bad port") for that reason.
+BAD_PORTS = frozenset(
+    {1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566}
+    | {6665, 6666, 6667, 6668, 6669, 6679, 6697, 10080}
+)
+HOST_NAME = re.compile(
+    r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*"
+    r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?",
+    re.ASCII | re.IGNORECASE,
+)
+NUMBER = re.compile(r"(?:0x[0-9a-f]*|[0-9]+)", re.ASCII | re.IGNORECASE)
+PRINTABLE = re.compile(r"[\x21-\x7e]+", re.ASCII)
+
+
+def is_public(address: Address) -> bool:
+    """Whether *address* belongs to a host on the internet and to nothing nearer."""
+    if isinstance(address, IPv4Address):
+        return not any(address in network for network in NOT_PUBLIC_V4)
+    return address in PUBLIC_V6 and not any(address in network for network in NOT_PUBLIC_V6)
+
+
+def is_reachable(address: Address, allow_private: Networks, *, development: bool) -> bool:
+    """
+    Whether this server may connect to *address*.
+
+    *allow_private* opens further networks; development opens loopback.
+    """
+    if is_public(address) or (development and address.is_loopback):
+        return True
+    return any(address.version == net.version and address in net for net in allow_private)
+
+
+def networks_of(texts: Iterable[str]) -> Networks:
+    """Networks in CIDR notation as values; ValueError for what is none."""
+    return tuple(ip_network(text) for text in texts)
+
+
+def literal(host: str) -> Address | None:
+    """The address that *host* spells out, without asking anybody; None for a name."""
+    try:
+        return ip_address(host.strip("[]"))
+    except ValueError:
+        return None
+
+
+def is_loopback_host(host: str) -> bool:
+    """Whether *host* means this machine: ``localhost`` (RFC 6761 section 6.3) or its address."""
+    address = literal(host)
+    if address is not None:
+        return address.is_loopback
+    return host.lower() == "localhost" or host.lower().endswith(".localhost")
+
+
+def url_problem(url: str, development: bool) -> str | None:
+    """
+    Why *url* cannot be fetched from, as a sentence for the operator; None when it can.
+
+    Judges the text alone: where its name leads is checked at every connection.
+    """
+    if not PRINTABLE.fullmatch(url) or "\\" in url:
+        # A host that only looks like another one is written with such characters; who means a
+        # name outside ASCII writes its xn-- form.
+        return "it holds a character outside printable ASCII, a space or a backslash"
+    try:
+        parts = urlsplit(url)
+        port = parts.port
+    except ValueError:
+        return "it is not a URL"
+    host = parts.hostname or ""
+    if parts.scheme != "https":
+        if parts.scheme != "http":
+            return "it must be an https URL"
+        if not (development and is_loopback_host(host)):
+            return "http is allowed in development and for this machine only"
+    return _authority_problem(parts, host, port)
+
+
+def _authority_problem(parts: SplitResult, host: str, port: int | None) -> str | None:
+    if "@" in parts.netloc:
+        return "it must not hold a user name or password"
+    if parts.fragment:
+        return "it must not have a fragment"
+    if literal(host) is None:
+        if not HOST_NAME.fullmatch(host.removesuffix(".")):
+            return "its host is not a name or an address"
+        if NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]):
+            # 127.1, 2130706433 and 0x7f.1 all mean 127.0.0.1 to a resolver.
+            return "its host is a number that is not written as an address"
+    usual = {"https": 443, "http": 80}[parts.scheme]
+    if port is not None and port != usual and (port < 1024 or port in BAD_PORTS):
+        return f"port {port} belongs to another service"
+    return None

@@ -1,0 +1,171 @@
+"""From an issuer to its metadata document (RFC 8414, OpenID Connect Discovery 1.0)."""
+
+import asyncio
+import time
+from collections import OrderedDict
+from collections.abc import Callable, Mapping
+from math import inf
+from urllib.parse import urlsplit
+
+import msgspec
+
+from gatepost_authz.addresses import Networks
+from gatepost_authz.fetch import Fetcher, FetchError
+
+OAUTH = "/.well-known/oauth-authorization-server"
+OPENID = "/.well-known/openid-configuration"
+FRESH_S = 3600.0
+
+
+CACHED = 4096
+"""Issuers remembered at once: a templated issuer can be thousands."""
+
+
+class Metadata(msgspec.Struct, frozen=True, kw_only=True):
+    """What a resource server uses of an issuer's metadata; empty where it says nothing usable."""
+
+    issuer: str
+    location: str
+    """The URL the document came from."""
+    jwks_uri: str = ""
+    introspection_endpoint: str = ""
+    elsewhere: frozenset[str] = frozenset()
+    """Members left empty because they name a host that is not the issuer's."""
+
+    def endpoint(self, name: str) -> str:
+        """The URL in member *name*; FetchError ``elsewhere`` or ``metadata`` when there is none."""
+        url: str = getattr(self, name)
+        if not url:
+            raise FetchError("elsewhere" if name in self.elsewhere else "metadata")
+        return url
+
+
+class Place(msgspec.Struct, frozen=True, kw_only=True):
+    """Where to look for an issuer: its own well-known URLs, in its own networks."""
+
+    issuer: str
+    """The concrete issuer, as its tokens spell it."""
+    extra_paths: tuple[str, ...] = ()
+    """Further paths under the issuer, for providers that need them (a preset's)."""
+    allow_private: Networks = ()
+    other_hosts: tuple[str, ...] = ()
+    """Hosts beside the issuer's own that may serve its keys (a preset's)."""
+
+
+class Discovery:
+    """
+    Finds metadata and keeps it for an hour, and beyond while the issuer cannot be reached.
+
+    Everybody who asks about an issuer at the same time waits for the same fetch. How often to
+    ask again after a failure is the caller's to pace.
+    """
+
+    def __init__(
+        self, fetcher: Fetcher, *, monotonic: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._fetcher = fetcher
+        self._monotonic = monotonic
+        self._known: OrderedDict[str, tuple[Metadata, float]] = OrderedDict()
+        self._running: dict[str, asyncio.Task[Metadata]] = {}
+
+    async def find(self, place: Place) -> Metadata:
+        """
+        The metadata of *place*; FetchError when it was never found.
+
+        With ``issuer`` as reason: documents were found, and all belong to somebody else.
+        """
+        known = self._known.get(place.issuer)
+        if known is not None and self._monotonic() < known[1]:
+            return known[0]
+        task = self._running.get(place.issuer)
+        if task is None:
+            task = asyncio.create_task(self._search(place))
+            self._running[place.issuer] = task
+            task.add_done_callback(lambda done: self._settle(place.issuer, done))
+        try:
+            # One caller that gives up must not take the answer from the others.
+            return await asyncio.shield(task)
+        except FetchError:
+            if known is not None:
+                return known[0]
+            raise
+
+    def distrust(self, issuer: str) -> None:
+        """Look again next time: what the metadata points at did not work."""
+        if issuer in self._known:
+            self._known[issuer] = (self._known[issuer][0], -inf)
+
+    async def aclose(self) -> None:
+        """Stop every search."""
+        tasks = list(self._running.values())
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    def _settle(self, issuer: str, task: asyncio.Task[Metadata]) -> None:
+        self._running.pop(issuer, None)
+        if task.cancelled() or task.exception() is not None:
+            return
+        self._known[issuer] = (task.result(), self._monotonic() + FRESH_S)
+        self._known.move_to_end(issuer)
+        if len(self._known) > CACHED:
+            self._known.popitem(last=False)
+
+    async def _search(self, place: Place) -> Metadata:
+        failure = FetchError("metadata")
+        for location in locations(place.issuer, place.extra_paths):
+            try:
+                document = await self._fetcher.get_json(location, allow_private=place.allow_private)
+                return metadata_of(place, location, document.data)
+            except FetchError as error:
+                # A mismatch tells the operator more than the 404 of the next location.
+                failure = failure if failure.reason == "issuer" else error
+                if not (error.answered or error.reason in {"issuer", "metadata"}):
+                    break  # down or out of reach: the next location is on the same host
+        raise failure
+
+
+def locations(issuer: str, extra_paths: tuple[str, ...] = ()) -> list[str]:
+    """
+    The URLs of an issuer's metadata in the order to try them.
+
+    RFC 8414 section 3.1 puts the well-known part between host and path, OpenID Connect Discovery
+    1.0 section 4.1 at the end; MCP clients try the same order.
+    """
+    parts = urlsplit(issuer)
+    origin, path = f"{parts.scheme}://{parts.netloc}", parts.path.rstrip("/")
+    urls = [f"{origin}{OAUTH}{path}", f"{origin}{OPENID}{path}", f"{origin}{path}{OPENID}"]
+    urls += [f"{origin}{path}{extra}" for extra in extra_paths]
+    return list(dict.fromkeys(urls))
+
+
+def metadata_of(place: Place, location: str, document: Mapping[str, object]) -> Metadata:
+    """
+    What *document* says, if it is *place*'s own; FetchError ``issuer`` or ``metadata`` if not.
+
+    ``issuer`` must be equal as a string (RFC 8414 section 3.3): a host of many issuers could
+    otherwise answer for the neighbour. Endpoints count only on the issuer's own host, or one that
+    the preset names: who can plant a document below the issuer's host (an upload folder, a
+    tenant's page) must not bring keys, or a place to send our secret to, from elsewhere.
+    """
+    if document.get("issuer") != place.issuer:
+        raise FetchError("issuer")
+    own = {authority(place.issuer), *place.other_hosts}
+    found, elsewhere = {}, set()
+    for name in ("jwks_uri", "introspection_endpoint"):
+        url = document.get(name, "")
+        if not isinstance(url, str):
+            raise FetchError("metadata")
+        if url and authority(url) not in own:
+            elsewhere.add(name)
+            url = ""
+        found[name] = url
+    return Metadata(issuer=place.issuer, location=location, elsewhere=frozenset(elsewhere), **found)
+
+
+def authority(url: str) -> str:
+    """Host and port of *url*, lower case, without https's own port; empty if unreadable."""
+    try:
+        return urlsplit(url).netloc.lower().removesuffix(":443")
+    except ValueError:
+        return ""

@@ -1,0 +1,264 @@
+"""The only outgoing HTTP of the gate: small JSON documents from issuers, within firm limits."""
+
+import asyncio
+import re
+import ssl
+from collections.abc import Mapping
+
+import httpx2
+import msgspec
+
+from gatepost_authz.addresses import Networks, url_problem
+from gatepost_authz.config import Network
+from gatepost_authz.pinning import (
+    CONNECT_S,
+    AddressRefused,
+    GuardedTransport,
+    Resolver,
+    SystemResolver,
+)
+from gatepost_authz.strict_json import StrictJsonError, loads_object
+
+LIMIT_BYTES = 262_144
+TIMEOUT_S = 5.0
+JSON_TYPE = re.compile(r"application/(?:[a-z0-9.!#$&^_-]+\+)?json", re.ASCII)
+MAX_AGE = re.compile(r"(?:\A|[,\s])max-age\s*=\s*\"?([0-9]{1,9})", re.ASCII | re.IGNORECASE)
+FRESH = re.compile(r"(?:\A|[,\s])(?:no-store|no-cache)\b", re.ASCII | re.IGNORECASE)
+
+
+class FetchError(Exception):
+    """
+    A document could not be had; *reason* is one of a fixed set of words, for logs.
+
+    ``url``, ``tls``, ``address``, ``connect``, ``timeout``, ``protocol``, ``proxy``, ``redirect``,
+    ``status``, ``encoding``, ``content_type``, ``too_large``, ``json``. Nothing of the answer is in
+    it but, for ``status`` and ``redirect``, the status.
+    """
+
+    def __init__(self, reason: str, *, status: int | None = None) -> None:
+        super().__init__(reason if status is None else f"{reason} {status}")
+        self.reason = reason
+        self.status = status
+
+    @property
+    def answered(self) -> bool:
+        """Whether the server was reached and said something, only not a usable document."""
+        return self.reason in {"status", "redirect", "encoding", "content_type", "json"}
+
+
+class FetchedDocument(msgspec.Struct, frozen=True):
+    """A JSON object, and for how many seconds its server lets it be kept (None: unsaid)."""
+
+    data: dict[str, object]
+    max_age: float | None
+
+
+class Fetcher:
+    """
+    Gets JSON objects from issuers: https only, no redirects, no addresses but allowed ones.
+
+    One per process. Nothing is opened before the first request, so it may be made before a fork.
+    *development* allows plain http to this machine. *resolver* stands in for the system's.
+    """
+
+    def __init__(
+        self, *, development: bool, network: Network | None = None, resolver: Resolver | None = None
+    ) -> None:
+        network = network or Network()
+        self._development = development
+        self._proxy = network.proxy
+        self._ca_bundle = network.ca_bundle
+        self._resolver = resolver or SystemResolver()
+        self._tls: ssl.SSLContext | None = None
+        self._transports: dict[Networks, GuardedTransport] = {}
+
+    def tls(self) -> ssl.SSLContext:
+        """
+        The system's CA certificates and the configured bundle; made on first use, then shared.
+
+        OSError (also as ssl.SSLError): the bundle cannot be read.
+        """
+        if self._tls is None:
+            tls = httpx2.create_ssl_context(trust_env=False)
+            if self._ca_bundle:
+                tls.load_verify_locations(cafile=self._ca_bundle)
+            self._tls = tls
+        return self._tls
+
+    def transport(self, *, allow_private: Networks = (), connections: int = 0) -> GuardedTransport:
+        """
+        A transport under this fetcher's rules; the caller closes it.
+
+        *connections*: at most so many at once, kept alive between requests; 0: as many as
+        requests, each closed after its answer. FetchError (``tls``): the CA bundle is unusable.
+        """
+        limits = (
+            httpx2.Limits(max_connections=connections, max_keepalive_connections=connections)
+            if connections
+            else httpx2.Limits(max_connections=None, max_keepalive_connections=0)
+        )
+        try:
+            tls = self.tls()
+        except OSError as error:
+            raise FetchError("tls") from error
+        return GuardedTransport(
+            allow_private=allow_private,
+            development=self._development,
+            tls=tls,
+            proxy=self._proxy,
+            resolver=self._resolver,
+            limits=limits,
+        )
+
+    async def get_json(
+        self,
+        url: str,
+        *,
+        allow_private: Networks = (),
+        limit_bytes: int = LIMIT_BYTES,
+        timeout_s: float = TIMEOUT_S,
+    ) -> FetchedDocument:
+        """
+        The JSON object at *url*, at most *limit_bytes*, within *timeout_s* in all.
+
+        FetchError: anything else, and an answer other than 200 with a JSON content type.
+        """
+        # A connection opened for one issuer's networks must never serve another's requests, and a
+        # fetch every few minutes gains nothing from one that is kept.
+        transport = self._transports.get(allow_private)
+        if transport is None:
+            transport = self._transports[allow_private] = self.transport(
+                allow_private=allow_private
+            )
+        return await exchange(
+            transport,
+            self._request("GET", url, {}, None),
+            limit_bytes=limit_bytes,
+            timeout_s=timeout_s,
+        )
+
+    async def post_form(
+        self,
+        url: str,
+        form: Mapping[str, str],
+        *,
+        transport: GuardedTransport,
+        headers: Mapping[str, str] | None = None,
+    ) -> FetchedDocument:
+        """
+        The JSON object that *url* answers to a form, under the same rules and limits.
+
+        Goes through the caller's own *transport*, whose connections it keeps and counts: the wait
+        for a free one is part of the five seconds.
+        """
+        return await exchange(
+            transport,
+            self._request("POST", url, headers or {}, form),
+            limit_bytes=LIMIT_BYTES,
+            timeout_s=TIMEOUT_S,
+        )
+
+    def _request(
+        self, method: str, url: str, headers: Mapping[str, str], form: Mapping[str, str] | None
+    ) -> httpx2.Request:
+        sent = {
+            "accept": "application/json",
+            # A compressed answer can be a thousand times what its transfer was limited to.
+            "accept-encoding": "identity",
+            "user-agent": "gatepost",
+            **headers,
+        }
+        if url_problem(url, self._development):
+            raise FetchError("url")
+        try:
+            return httpx2.Request(method, url, headers=sent, data=form)
+        except httpx2.InvalidURL as error:
+            raise FetchError("url") from error
+
+    async def aclose(self) -> None:
+        """Close every connection that this fetcher opened for itself."""
+        transports = list(self._transports.values())
+        self._transports.clear()
+        for transport in transports:
+            await transport.aclose()
+
+
+async def exchange(
+    transport: GuardedTransport,
+    asked: httpx2.Request,
+    *,
+    limit_bytes: int,
+    timeout_s: float,
+) -> FetchedDocument:
+    """Send *asked* and read one JSON object back; FetchError for everything that goes wrong."""
+    asked.extensions["timeout"] = {
+        "connect": min(CONNECT_S, timeout_s),
+        "read": timeout_s,
+        "write": timeout_s,
+        "pool": timeout_s,
+    }
+    try:
+        # Around all of it: a server that sends a byte a second keeps every single read within
+        # its own timeout.
+        async with asyncio.timeout(timeout_s):
+            answer = await transport.handle_async_request(asked)
+            try:
+                check_head(answer, limit_bytes)
+                body = await read(answer, limit_bytes)
+            finally:
+                await answer.aclose()
+    except (TimeoutError, httpx2.TimeoutException) as error:
+        raise FetchError("timeout") from error
+    except httpx2.TransportError as error:
+        raise FetchError(reason_of(error)) from error
+    try:
+        data = loads_object(body, max_bytes=limit_bytes)
+    except StrictJsonError as error:
+        raise FetchError("json") from error
+    return FetchedDocument(data, max_age_of(answer.headers.get("cache-control", "")))
+
+
+def reason_of(error: httpx2.TransportError) -> str:
+    """The word for a failed exchange."""
+    if isinstance(error, AddressRefused):
+        return "address"
+    if isinstance(error, httpx2.UnsupportedProtocol):
+        return "url"
+    if isinstance(error, httpx2.ProxyError):
+        return "proxy"
+    return "protocol" if isinstance(error, httpx2.ProtocolError) else "connect"
+
+
+def check_head(answer: httpx2.Response, limit_bytes: int) -> None:
+    """FetchError unless status and headers announce a JSON document within the limit."""
+    if 300 <= answer.status_code < 400:
+        # Never followed: it would lead past every check of the URL that was configured.
+        raise FetchError("redirect", status=answer.status_code)
+    if answer.status_code != 200:
+        raise FetchError("status", status=answer.status_code)
+    if answer.headers.get("content-encoding", "identity").strip().lower() != "identity":
+        raise FetchError("encoding")
+    kind = answer.headers.get("content-type", "").partition(";")[0].strip().lower()
+    if not JSON_TYPE.fullmatch(kind):
+        raise FetchError("content_type")
+    announced = answer.headers.get("content-length", "0")
+    if announced.isdigit() and int(announced[:20]) > limit_bytes:
+        raise FetchError("too_large")
+
+
+async def read(answer: httpx2.Response, limit_bytes: int) -> bytes:
+    """The body, given up as soon as it is longer than *limit_bytes*."""
+    body = bytearray()
+    async for part in answer.aiter_raw():
+        body += part
+        if len(body) > limit_bytes:
+            raise FetchError("too_large")
+    return bytes(body)
+
+
+def max_age_of(cache_control: str) -> float | None:
+    """Seconds a document may be kept by its Cache-Control (RFC 9111); None when it does not say."""
+    if FRESH.search(cache_control):
+        return 0.0
+    match = MAX_AGE.search(cache_control)
+    return float(match[1]) if match else None

@@ -1,0 +1,264 @@
+"""Connections only to addresses that were checked, whatever a name resolves to a moment later."""
+
+import asyncio
+import socket
+import ssl
+import threading
+from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
+from ipaddress import ip_address
+
+import httpcore2
+import httpx2
+
+from gatepost_authz.addresses import Networks, is_loopback_host, is_reachable, literal, url_problem
+
+CONNECT_S = 2.0
+LOOKUPS = 64
+"""Names looked up at once; a lookup cannot be cancelled, so hanging ones must not pile up."""
+
+Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
+"""Host name and port to addresses, best first; OSError when there is none."""
+
+
+class AddressRefused(httpx2.ConnectError):
+    """A host is, or resolves to, an address that this server does not connect to."""
+
+
+class SystemResolver:
+    """
+    Asks the system in a thread per name; those who ask for the same name share the answer.
+
+    The loop's own ``getaddrinfo`` runs in a pool of four (uvloop) or six threads that everything
+    shares: a few names whose servers never answer would stop the lookups of all others.
+    """
+
+    def __init__(self) -> None:
+        self._running: dict[tuple[str, int], asyncio.Future[Sequence[str]]] = {}
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        """Addresses of *host*; OSError when it has none or too many lookups hang."""
+        if is_loopback_host(host):
+            # RFC 6761 section 6.3: never a question for a name server, which might lie.
+            return ("127.0.0.1", "::1")
+        key = (host, port)
+        if key not in self._running:
+            if len(self._running) >= LOOKUPS:
+                raise OSError("too many lookups at once")
+            self._running[key] = self._begin(host, port)
+        return await asyncio.shield(self._running[key])
+
+    def _begin(self, host: str, port: int) -> asyncio.Future[Sequence[str]]:
+        loop = asyncio.get_running_loop()
+        answer: asyncio.Future[Sequence[str]] = loop.create_future()
+
+        def settle(addresses: Sequence[str] | None, error: OSError | None) -> None:
+            self._running.pop((host, port), None)
+            if answer.done():
+                return
+            if error is not None:
+                answer.set_exception(error)
+                answer.exception()  # seen, also when nobody waits any longer
+            else:
+                answer.set_result(addresses or ())
+
+        def look_up() -> None:
+            addresses, failure = None, None
+            try:
+                found = socket.getaddrinfo(host, port, type=socket.SOCK_STREAM)
+                addresses = tuple(dict.fromkeys(str(entry[4][0]) for entry in found))
+            except (OSError, UnicodeError) as error:
+                failure = OSError(str(error))
+            try:
+                loop.call_soon_threadsafe(settle, addresses, failure)
+            except RuntimeError:
+                return  # the loop was closed in the meantime
+
+        # A daemon: a lookup that hangs must not delay the end of the process.
+        threading.Thread(target=look_up, name="lookup", daemon=True).start()
+        return answer
+
+
+class PinnedBackend(httpcore2.AsyncNetworkBackend):
+    """Opens TCP connections to addresses that passed the check; TLS and Host keep the name."""
+
+    def __init__(self, allow_private: Networks, *, development: bool, resolver: Resolver) -> None:
+        self._allow_private = allow_private
+        self._development = development
+        self._resolver = resolver
+        self._network = httpcore2.AnyIOBackend()
+
+    async def connect_tcp(
+        self,
+        host: str,
+        port: int,
+        timeout: float | None = None,
+        local_address: str | None = None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """
+        Connect to one of the addresses of *host*, all of which must be allowed.
+
+        One bad address among good ones is refused too: it is what a name that was set up against
+        us looks like. AddressRefused, or what httpcore2 raises.
+        """
+        try:
+            async with asyncio.timeout(timeout):
+                addresses = await self._addresses(host, port)
+                return await self._first(addresses, port, local_address, socket_options)
+        except TimeoutError as error:
+            raise httpcore2.ConnectTimeout(str(error)) from error
+
+    async def _addresses(self, host: str, port: int) -> Sequence[str]:
+        spelt = literal(host)
+        try:
+            found = [str(spelt)] if spelt is not None else await self._resolver(host, port)
+        except OSError as error:
+            raise httpcore2.ConnectError(str(error)) from error
+        if not found:
+            raise httpcore2.ConnectError("no address")
+        for text in found:
+            if not is_reachable(
+                ip_address(text), self._allow_private, development=self._development
+            ):
+                raise AddressRefused("address not allowed")
+        return found
+
+    async def _first(
+        self,
+        addresses: Sequence[str],
+        port: int,
+        local_address: str | None,
+        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None,
+    ) -> httpcore2.AsyncNetworkStream:
+        for address in addresses[:-1]:
+            try:
+                return await self._network.connect_tcp(
+                    address, port, None, local_address, socket_options
+                )
+            except httpcore2.ConnectError:
+                continue
+        return await self._network.connect_tcp(
+            addresses[-1], port, None, local_address, socket_options
+        )
+
+
+class GuardedTransport(httpx2.AsyncBaseTransport):
+    """
+    An httpx2 transport that reaches the internet, the networks in *allow_private*, and in
+    development this machine; nothing else, whoever wrote the URL.
+
+    With *proxy*, names are resolved by the proxy, which is the operator's own and connected to
+    unchecked; addresses written into a URL are still refused here. Hosts of *allow_private* and
+    this machine are reached directly: a proxy is the way out, not the way in. Pass it to
+    ``httpx2.AsyncClient(transport=..., trust_env=False)``, or use it alone.
+    """
+
+    def __init__(
+        self,
+        *,
+        allow_private: Networks = (),
+        development: bool = False,
+        tls: ssl.SSLContext | None = None,
+        proxy: str = "",
+        resolver: Resolver | None = None,
+        limits: httpx2.Limits | None = None,
+    ) -> None:
+        self._allow_private = allow_private
+        self._development = development
+        limits = limits or httpx2.Limits(max_connections=20, max_keepalive_connections=5)
+        self._direct = httpcore2.AsyncConnectionPool(
+            ssl_context=tls,
+            max_connections=limits.max_connections,
+            max_keepalive_connections=limits.max_keepalive_connections,
+            keepalive_expiry=limits.keepalive_expiry,
+            network_backend=PinnedBackend(
+                allow_private, development=development, resolver=resolver or SystemResolver()
+            ),
+        )
+        self._proxied: httpcore2.AsyncHTTPProxy | None = None
+        if proxy and not allow_private:
+            way_out = httpx2.Proxy(proxy)
+            self._proxied = httpcore2.AsyncHTTPProxy(
+                str(way_out.url),
+                proxy_auth=way_out.raw_auth,
+                ssl_context=tls,
+                proxy_ssl_context=tls if way_out.url.scheme == "https" else None,
+                max_connections=limits.max_connections,
+                max_keepalive_connections=limits.max_keepalive_connections,
+                keepalive_expiry=limits.keepalive_expiry,
+            )
+
+    async def handle_async_request(self, request: httpx2.Request) -> httpx2.Response:
+        """Send one request; AddressRefused, UnsupportedProtocol, or another httpx2 error."""
+        url = request.url
+        host = url.host
+        if url_problem(str(url.copy_with(fragment=None)), self._development):
+            raise httpx2.UnsupportedProtocol("URL not allowed", request=request)
+        spelt = literal(host)
+        if spelt is not None and not is_reachable(
+            spelt, self._allow_private, development=self._development
+        ):
+            raise AddressRefused("address not allowed", request=request)
+        pool = self._direct if self._proxied is None or is_loopback_host(host) else self._proxied
+        sent = httpcore2.Request(
+            method=request.method,
+            url=httpcore2.URL(
+                scheme=url.raw_scheme, host=url.raw_host, port=url.port, target=url.raw_path
+            ),
+            headers=request.headers.raw,
+            content=request.stream,
+            extensions=request.extensions,
+        )
+        try:
+            answer = await pool.handle_async_request(sent)
+        except CORE_ERRORS as error:
+            raise translated(error) from error
+        return httpx2.Response(
+            status_code=answer.status,
+            headers=answer.headers,
+            stream=Body(answer.stream),
+            extensions=answer.extensions,
+        )
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        await self._direct.aclose()
+        if self._proxied is not None:
+            await self._proxied.aclose()
+
+
+class Body(httpx2.AsyncByteStream):
+    """The body of an answer, with the errors of httpx2."""
+
+    def __init__(self, stream: object) -> None:
+        self._stream = stream
+
+    async def __aiter__(self) -> AsyncIterator[bytes]:
+        try:
+            if isinstance(self._stream, AsyncIterable):
+                async for part in self._stream:
+                    yield part
+        except CORE_ERRORS as error:
+            raise translated(error) from error
+
+    async def aclose(self) -> None:
+        """Give the connection back, or close it when the body was not read to its end."""
+        close = getattr(self._stream, "aclose", None)
+        if close is not None:
+            await close()
+
+
+CORE_ERRORS = (
+    httpcore2.TimeoutException,
+    httpcore2.NetworkError,
+    httpcore2.ProtocolError,
+    httpcore2.ProxyError,
+    httpcore2.UnsupportedProtocol,
+)
+
+
+def translated(error: Exception) -> httpx2.TransportError:
+    """The httpx2 error of the same name: httpcore2's tree is another one."""
+    kind = getattr(httpx2, type(error).__name__, httpx2.TransportError)
+    made: httpx2.TransportError = kind(str(error))
+    return made

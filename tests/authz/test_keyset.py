@@ -1,0 +1,399 @@
+"""One issuer's keys over time: rotation, outage, strangers, and requests that go away."""
+
+import asyncio
+import itertools
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gatepost_authz.errors import IssuerUnavailable
+from gatepost_authz.fetch import FetchError
+from gatepost_authz.jwk import VerificationKey, import_set
+from gatepost_authz.keyset import Clock as Times
+from gatepost_authz.keyset import KeySet, Loaded
+from tests.authz.clock import Clock, settled
+from tests.support.forge import ec_key, jwk, rsa_key
+
+ALLOWED = frozenset({"RS256", "ES256"})
+
+
+def key(kid: str | None = "main", name: str = "main") -> VerificationKey:
+    return import_set({"keys": [jwk(rsa_key(name), kid)]}, allowed=ALLOWED)[0]
+
+
+class Publisher:
+    """An issuer's key set document: what it holds, whether it can be had, who asked when."""
+
+    def __init__(self, clock: Clock, *keys: VerificationKey) -> None:
+        self.clock = clock
+        self.keys = keys
+        self.max_age: float | None = None
+        self.fault = ""
+        self.begun: list[float] = []
+        self.open = asyncio.Event()
+        self.open.set()
+
+    async def load(self) -> Loaded:
+        self.begun.append(self.clock.now)
+        answer, fault = self.keys, self.fault
+        await self.open.wait()
+        if fault:
+            raise FetchError(fault)
+        return Loaded(answer, self.max_age)
+
+
+class Bench:
+    """A key set, its publisher and the time."""
+
+    def __init__(self, *, permanent: bool = True) -> None:
+        self.clock = Clock()
+        self.publisher = Publisher(self.clock, key())
+        self.keys = KeySet(
+            self.publisher.load,
+            name="https://id.example.com",
+            versions=itertools.count(),
+            clock=Times(self.clock.monotonic, self.clock.sleep, lambda: 0.0),
+            permanent=permanent,
+        )
+
+    async def known(self) -> "Bench":
+        await self.keys.wait_for("main", "RS256")
+        return self
+
+    def ask(self, kid: str | None = "new") -> asyncio.Task[tuple[VerificationKey, ...]]:
+        return asyncio.create_task(self.keys.wait_for(kid, "RS256"))
+
+
+@pytest.fixture
+async def bench() -> AsyncIterator[Bench]:
+    made = Bench()
+    yield made
+    await made.keys.aclose()
+
+
+async def unavailable(asked: "asyncio.Task[tuple[VerificationKey, ...]]") -> str:
+    with pytest.raises(IssuerUnavailable) as refusal:
+        await asyncio.wait_for(asked, 5)
+    assert refusal.value.retry_after == 5
+    return refusal.value.reason
+
+
+@pytest.mark.requirement("N11")
+async def test_a_rotated_key_is_found_by_the_first_request_that_needs_it(bench: Bench) -> None:
+    """With no fetch in the last five seconds, nobody waits for anything but the fetch itself."""
+    await bench.known()
+    await bench.clock.advance(5)
+    bench.publisher.keys = (key("new", "other"),)
+
+    assert len(await asyncio.wait_for(bench.ask(), 5)) == 1
+
+    assert bench.publisher.begun == [1000, 1005]
+
+
+@pytest.mark.requirement("N11")
+async def test_a_key_that_rotates_right_after_a_fetch_is_found_within_five_seconds(
+    bench: Bench,
+) -> None:
+    """The request waits for the next fetch instead of failing."""
+    await bench.known()
+    bench.publisher.keys = (key("new", "other"),)
+
+    asked = bench.ask()
+    await bench.clock.advance(4.9)
+    assert not asked.done()
+    await bench.clock.advance(0.1)
+
+    assert asked.result()
+    assert bench.publisher.begun == [1000, 1005]
+
+
+@pytest.mark.requirement("N11")
+async def test_a_fetch_that_began_before_the_rotation_proves_nothing(bench: Bench) -> None:
+    """Its answer may be older than the key: the request waits for one that begins after it."""
+    bench.publisher.open.clear()
+    first = bench.ask("main")
+    await settled()
+    bench.publisher.keys = (key("new", "other"),)
+    asked = bench.ask()
+    await settled()
+    bench.publisher.open.set()
+
+    assert await asyncio.wait_for(first, 5)
+    await bench.clock.advance(5)
+
+    assert asked.result()
+
+
+@pytest.mark.requirement("H05")
+async def test_strangers_cannot_make_us_hammer_the_issuer(bench: Bench) -> None:
+    """Ten thousand unknown key ids in a minute: a fetch every five seconds, 64 who wait."""
+    await bench.known()
+    refused = 0
+    for second in range(60):
+        asked = [bench.ask(f"kid-{second}-{n}") for n in range(170)]
+        await bench.clock.advance(1)
+        refused += sum(task.done() and task.exception() is not None for task in asked)
+        assert sum(not task.done() for task in asked) <= 64
+        assert bench.keys.find("main", "RS256")
+    await bench.clock.advance(5)
+
+    assert refused > 9000
+    assert all(later - earlier >= 5 for earlier, later in itertools.pairwise(bench.publisher.begun))
+    assert len(asyncio.all_tasks()) < 20
+
+
+@pytest.mark.requirement("H05")
+async def test_the_sixty_fifth_who_waits_is_told_to_come_again(bench: Bench) -> None:
+    """503 with Retry-After: 5, because whether its key exists is not known yet."""
+    await bench.known()
+    waiting = [bench.ask(f"kid-{n}") for n in range(64)]
+    await settled()
+
+    assert await unavailable(bench.ask("one-more")) == "keys_too_many_waiters"
+
+    await bench.clock.advance(5)
+    assert [task.result() for task in waiting] == [()] * 64
+
+
+@pytest.mark.requirement("H06", "N03")
+async def test_old_keys_keep_working_while_the_issuer_fails(bench: Bench) -> None:
+    """An unknown key is then unknown to us, not to the issuer: 503 and never 401."""
+    await bench.known()
+    bench.publisher.fault = "status"
+
+    asked = bench.ask()
+    await bench.clock.advance(5)
+
+    assert await unavailable(asked) == "keys_status"
+    assert bench.keys.find("main", "RS256")
+
+
+@pytest.mark.requirement("N03")
+async def test_last_good_keys_end_an_hour_after_the_last_success(bench: Bench) -> None:
+    """Whoever can block our way to the issuer must not keep a withdrawn key alive for ever."""
+    await bench.known()
+    version = bench.keys.version
+    bench.publisher.fault = "connect"
+
+    await bench.clock.advance(3599)
+    assert bench.keys.find("main", "RS256")
+    assert bench.keys.version == version
+    await bench.clock.advance(1)
+
+    assert not bench.keys.find("main", "RS256")
+    assert bench.keys.version > version
+
+
+LIFETIMES = [(None, 240), (0.0, 48), (600.0, 480), (1e9, 0.8 * 86_400)]
+
+
+@pytest.mark.parametrize(("max_age", "refreshed"), LIFETIMES)
+async def test_keys_are_refreshed_at_four_fifths_of_their_life(
+    bench: Bench, max_age: float | None, refreshed: float
+) -> None:
+    """Before they expire, in the background; between a minute and a day whatever is announced."""
+    bench.publisher.max_age = max_age
+    await bench.known()
+
+    await bench.clock.advance(refreshed - 1)
+    assert len(bench.publisher.begun) == 1
+    await bench.clock.advance(1)
+
+    assert bench.publisher.begun == [1000, 1000 + refreshed]
+
+
+@pytest.mark.requirement("N02")
+async def test_without_keys_a_failure_is_said_at_once_and_tried_again(bench: Bench) -> None:
+    """While the interval runs nobody waits in vain; who asked has arranged for the next fetch."""
+    bench.publisher.fault = "status"
+    assert await unavailable(bench.ask()) == "keys_status"
+
+    assert await unavailable(bench.ask()) == "keys_status"
+    bench.publisher.fault = ""
+    await bench.clock.advance(5)
+
+    assert bench.publisher.begun == [1000, 1005]
+    assert bench.keys.find("main", "RS256")
+
+
+@pytest.mark.requirement("N02")
+async def test_an_issuer_that_fails_recovers_by_itself(bench: Bench) -> None:
+    """Tries grow rarer, up to a minute apart, and stop growing there."""
+    bench.publisher.fault = "connect"
+    bench.keys.warm()
+    await bench.clock.advance(300)
+    gaps = [later - earlier for earlier, later in itertools.pairwise(bench.publisher.begun)]
+    assert gaps == [5, 10, 20, 40, 60, 60, 60]
+
+    bench.publisher.fault = ""
+    await bench.clock.advance(60)
+
+    assert bench.keys.find("main", "RS256")
+
+
+@pytest.mark.requirement("N12")
+async def test_a_removed_key_is_gone_with_its_verdicts(bench: Bench) -> None:
+    """The version grows, so that what was decided with that key is decided again."""
+    bench.publisher.keys = (key(), key("second", "other"))
+    await bench.known()
+    version = bench.keys.version
+    bench.publisher.keys = (key(),)
+
+    await bench.clock.advance(240)
+
+    assert not bench.keys.find("second", "RS256")
+    assert bench.keys.find("main", "RS256")
+    assert bench.keys.version > version
+
+
+async def test_an_added_key_leaves_verdicts_alone(bench: Bench) -> None:
+    """A rotation begins with a second key; nothing decided before is wrong for it."""
+    await bench.known()
+    version = bench.keys.version
+    bench.publisher.keys = (key(), key("second", "other"))
+
+    await bench.clock.advance(240)
+
+    assert bench.keys.find("second", "RS256")
+    assert bench.keys.version == version
+
+
+@pytest.mark.requirement("N13")
+async def test_a_key_replaced_under_its_own_id_is_fetched_after_a_bad_signature(
+    bench: Bench,
+) -> None:
+    """Once per interval, and old verdicts die with the old key."""
+    await bench.known()
+    version = bench.keys.version
+    bench.publisher.keys = (key("main", "other"),)
+
+    assert not await bench.keys.after_bad_signature()  # five seconds are not over
+    await bench.clock.advance(5)
+
+    assert bench.keys.find("main", "RS256") == (key("main", "other"),)
+    assert bench.keys.version > version
+    await bench.clock.advance(5)
+    assert not await bench.keys.after_bad_signature()  # fetched, and nothing had changed
+    assert bench.publisher.begun == [1000, 1005, 1010]
+
+
+@pytest.mark.requirement("N13")
+async def test_forged_signatures_do_not_hold_requests(bench: Bench) -> None:
+    """A thousand of them are refused at once, and cause one fetch."""
+    await bench.known()
+
+    for _ in range(1000):
+        assert not await asyncio.wait_for(bench.keys.after_bad_signature(), 1)
+    await bench.clock.advance(5)
+
+    assert bench.publisher.begun == [1000, 1005]
+
+
+async def test_a_known_key_of_another_type_is_no_reason_to_wait(bench: Bench) -> None:
+    """The id is known; only its algorithm is not the token's."""
+    await bench.known()
+
+    assert await asyncio.wait_for(bench.keys.wait_for("main", "ES256"), 1) == ()
+
+
+@pytest.mark.requirement("N14")
+async def test_a_thousand_requests_without_keys_cause_one_fetch(bench: Bench) -> None:
+    """And all of them are answered by it: a restart must not turn everybody away."""
+    bench.publisher.open.clear()
+    asked = [bench.ask("main") for _ in range(1000)]
+    await settled()
+    bench.publisher.open.set()
+
+    answers = await asyncio.wait_for(asyncio.gather(*asked), 10)
+
+    assert all(answers)
+    assert bench.publisher.begun == [1000]
+
+
+@pytest.mark.requirement("N15")
+async def test_a_request_that_goes_away_leaves_the_fetch_to_the_others(bench: Bench) -> None:
+    """Also when it was the one that began it."""
+    bench.publisher.open.clear()
+    first, second = bench.ask("main"), bench.ask("main")
+    await settled()
+    first.cancel()
+    await settled()
+    bench.publisher.open.set()
+
+    assert await asyncio.wait_for(second, 5)
+    assert bench.publisher.begun == [1000]
+
+
+@pytest.mark.requirement("N01")
+async def test_nobody_waits_longer_than_five_seconds(bench: Bench) -> None:
+    """A fetch that hangs is told apart from a bad token, and known keys are not affected."""
+    await bench.known()
+    await bench.clock.advance(5)
+    bench.publisher.open.clear()
+
+    asked = bench.ask()
+    await bench.clock.advance(5)
+
+    assert await unavailable(asked) == "keys_slow"
+    assert bench.keys.find("main", "RS256")
+
+
+async def test_a_token_without_key_id_needs_a_single_key(bench: Bench) -> None:
+    """With a choice, whoever made the token would make us try key after key."""
+    elliptic = import_set({"keys": [jwk(ec_key(), "ec")]}, allowed=ALLOWED)[0]
+    bench.publisher.keys = (key(), key("second", "other"), elliptic)
+    await bench.known()
+
+    assert bench.keys.find(None, "RS256") == ()
+    assert bench.keys.find(None, "ES256") == (elliptic,)
+    assert await asyncio.wait_for(bench.keys.wait_for(None, "RS256"), 1) == ()
+
+
+@pytest.mark.requirement("A18")
+async def test_a_shared_key_id_gives_four_candidates_at_most(bench: Bench) -> None:
+    """Issuers reuse ids; each candidate costs a signature check per token."""
+    bench.publisher.keys = tuple(key("main", f"twin-{n}") for n in range(3)) + (key(),) * 3
+    await bench.known()
+
+    assert bench.keys.find("main", "RS256") == bench.publisher.keys[:4]
+
+
+@pytest.mark.requirement("N22")
+async def test_wall_clock_steps_do_not_move_intervals(
+    bench: Bench, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Throttles and lifetimes follow the monotonic clock alone."""
+    await bench.known()
+    for stepped in (0.0, 4e9):
+        monkeypatch.setattr("time.time", lambda stepped=stepped: stepped)
+        assert not await bench.keys.after_bad_signature()
+        assert bench.keys.find("main", "RS256")
+
+    assert bench.publisher.begun == [1000]
+
+
+async def test_keys_of_a_templated_issuer_are_dropped_when_nobody_uses_them() -> None:
+    """Any stranger may have named it; only use is a reason to go on asking."""
+    bench = await Bench(permanent=False).known()
+    await bench.clock.advance(240)
+    assert bench.publisher.begun == [1000, 1240]  # used since it was loaded
+
+    await bench.clock.advance(400)
+
+    assert bench.publisher.begun == [1000, 1240]
+    assert not bench.keys.has_keys
+    assert len(await asyncio.wait_for(bench.ask("main"), 5)) == 1
+    await bench.keys.aclose()
+
+
+async def test_a_closed_set_answers_at_once_and_ends_its_work(bench: Bench) -> None:
+    """Whoever still waits is told that the token cannot be checked now."""
+    await bench.known()
+    asked = bench.ask()
+    await settled()
+
+    await bench.keys.aclose()
+
+    assert await unavailable(asked) == "keys_closed"
+    assert await unavailable(bench.ask()) == "keys_closed"
+    assert not bench.keys.find("main", "RS256")
