@@ -69,25 +69,23 @@ def forget_old(folder: Path, keep: int) -> list[Path]:
 
 def prepare(folder: Path) -> None:
     """Make *folder* for the owner alone; Refused when git tracks what is put there."""
+    refuse_tracked(folder)
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
     if folder.stat().st_mode & 0o077:
         raise Refused(f"{folder} is open to other users of this machine: chmod 700 it first")
-    refuse_tracked(folder)
 
 
 def refuse_tracked(folder: Path) -> None:
     """Refused when *folder* lies in a git work tree that does not ignore it."""
     place = folder.resolve()
-    if not any((parent / ".git").exists() for parent in (place, *place.parents)):
+    tree = next((at for at in (place, *place.parents) if (at / ".git").exists()), None)
+    if tree is None:
         return
     git = shutil.which("git")
-    probe = str(place / f"{KID_PREFIX}probe{SUFFIX}")
-    ignored = git is not None and (
-        # A fixed program with a path that we made; no shell, nothing from a stranger.
-        subprocess.run([git, "-C", str(place), "check-ignore", "-q", probe], check=False).returncode  # noqa: S603
-        == 0
-    )
-    if not ignored:
+    probe = place / f"{KID_PREFIX}probe{SUFFIX}"
+    ask = [git or "git", "-C", str(tree), "check-ignore", "--quiet", str(probe)]
+    # No shell, and nothing in it but a path of our own making.
+    if git is None or subprocess.run(ask, check=False).returncode != 0:  # noqa: S603
         raise Refused(
             f"{folder} lies in a git repository that does not ignore it: "
             "keep keys outside, or add the folder to .gitignore first"

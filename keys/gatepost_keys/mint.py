@@ -2,12 +2,16 @@
 
 import secrets
 from collections.abc import Mapping
+from typing import Any
 
 import msgspec
 from joserfc import jwt
+from joserfc.errors import UnsupportedAlgorithmError
 from joserfc.jwk import Key
+from joserfc.jws import JWSRegistry
 
 from gatepost_keys.generate import Refused
+from gatepost_keys.jwks import ALGORITHMS
 
 MAX_LIFETIME_S = 600
 """A development token that leaks is worthless ten minutes later."""
@@ -65,8 +69,20 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         return claims | {name: value for name, value in optional.items() if value}
 
 
+class Algorithms(JWSRegistry):
+    """
+    The algorithms of ``jwks.ALGORITHMS``, without a warning per token for `EdDSA`.
+
+    RFC 9864 prefers the name `Ed25519`, which most verifiers in the field do not know yet.
+    """
+
+    def get_alg(self, name: str) -> Any:
+        if name not in ALGORITHMS:
+            raise UnsupportedAlgorithmError(f"{name} does not sign development tokens")
+        return self.algorithms[name]
+
+
 def sign(claims: Mapping[str, object], key: Key) -> str:
     """A compact JWS of *claims* with `typ: at+jwt` and the key's own `kid` and `alg`."""
-    algorithm = str(key.alg)
-    header = {"typ": "at+jwt", "alg": algorithm, "kid": str(key.kid)}
-    return jwt.encode(header, dict(claims), key, algorithms=[algorithm])
+    header = {"typ": "at+jwt", "alg": str(key.alg), "kid": str(key.kid)}
+    return jwt.encode(header, dict(claims), key, registry=Algorithms())

@@ -7,6 +7,8 @@ import secrets
 from urllib.parse import parse_qs, parse_qsl, urlsplit
 
 import httpx2
+import pytest
+
 from gatepost_keys.issuer import Issuer, IssuerSettings, app
 
 ORIGIN = "http://127.0.0.1:8000"
@@ -23,6 +25,11 @@ class Clock:
 
     def __call__(self) -> float:
         return self.now
+
+
+def table(rows: list[tuple[object, ...]]) -> list[object]:
+    """Rows of cases whose first column is their name."""
+    return [pytest.param(*row[1:], id=str(row[0])) for row in rows]
 
 
 def challenge_of(verifier: str) -> str:
@@ -80,8 +87,11 @@ class Walk:
         return await self.http.post(action[1], data=fields | pressed)
 
     async def sign_in(self, user: str = "alice", **changes: str | None) -> httpx2.Response:
-        """The page after the sign-in page: consent."""
-        onward = await self.submit(await self.authorize(**changes), user=user)
+        """The consent page, through the sign-in page where nobody is signed in."""
+        page = await self.authorize(**changes)
+        if "/consent" in page.text:
+            return page
+        onward = await self.submit(page, user=user)
         assert onward.status_code == 303, onward.text
         return await self.http.get(onward.headers["location"])
 
@@ -92,7 +102,7 @@ class Walk:
     async def token(self, **fields: object) -> httpx2.Response:
         return await self.http.post("/dev-as/token", data=fields)
 
-    async def exchange(self, code: str, **changes: object) -> httpx2.Response:
+    async def exchange(self, code: str, /, **changes: object) -> httpx2.Response:
         fields = {
             "grant_type": "authorization_code",
             "code": code,

@@ -1,0 +1,152 @@
+"""What clients find: metadata at every address, keys, CORS, and the marks of development."""
+
+from contextlib import nullcontext
+
+import pytest
+from authlib.oauth2.rfc8414 import AuthorizationServerMetadata
+from joserfc import jwt
+from joserfc.errors import SecurityWarning
+from joserfc.jwk import KeySet
+
+from gatepost_keys.issuer import metadata
+from tests.keys.client import CLI, ORIGIN, RESOURCE, Walk
+
+INSPECTOR = "http://localhost:6274"
+
+
+@pytest.mark.parametrize("path", metadata.PATHS)
+async def test_the_metadata_is_the_same_at_every_address(walk: Walk, path: str) -> None:
+    """RFC 8414 inserts the well-known part, OpenID Connect appends it; clients try both."""
+    answer = await walk.http.get(path)
+    document = answer.json()
+
+    AuthorizationServerMetadata(document).validate()
+    assert answer.status_code == 200
+    assert document == metadata.document(walk.issuer.settings)
+    assert document["issuer"] == f"{ORIGIN}/dev-as"
+
+
+async def test_the_metadata_says_what_clients_insist_on(walk: Walk) -> None:
+    """Without S256, `none`, registration or the `iss` flag one client or another gives up."""
+    document = (await walk.http.get(metadata.PATHS[0])).json()
+
+    assert document["code_challenge_methods_supported"] == ["S256"]
+    assert "none" in document["token_endpoint_auth_methods_supported"]
+    assert document["registration_endpoint"] == f"{ORIGIN}/dev-as/register"
+    assert document["authorization_response_iss_parameter_supported"] is True
+    assert document["scopes_supported"] == ["files:read", "files:write"]
+
+
+async def test_every_endpoint_in_the_metadata_exists(walk: Walk) -> None:
+    """A client that follows the document never meets 404."""
+    document = (await walk.http.get(metadata.PATHS[0])).json()
+    addresses = [v for k, v in document.items() if k.endswith(("_endpoint", "jwks_uri"))]
+
+    answers = [await walk.http.request("TRACE", address) for address in addresses]
+
+    assert len(addresses) == 6
+    assert {answer.status_code for answer in answers} == {405}
+
+
+@pytest.mark.parametrize(
+    "algorithm", ["RS256", "PS384", "ES256", "ES384", "ES512", "EdDSA", "Ed25519"]
+)
+async def test_tokens_verify_with_the_published_keys(algorithm: str) -> None:
+    """The key set holds the public half only, under ids that no production verifier takes."""
+    walk = Walk(algorithm=algorithm)
+    token = (await walk.tokens())["access_token"]
+    document = (await walk.http.get("/dev-as/jwks")).json()
+
+    # joserfc refuses the older name of Ed25519 by a warning.
+    algorithms = [algorithm]
+    with pytest.warns(SecurityWarning) if algorithm == "EdDSA" else nullcontext():
+        verified = jwt.decode(token, KeySet.import_key_set(document), algorithms=algorithms)
+
+    assert verified.header["typ"] == "at+jwt"
+    assert verified.header["kid"].startswith("dev-")
+    assert verified.claims["aud"] == RESOURCE
+    assert all("d" not in key for key in document["keys"])
+
+
+async def test_a_rotation_shows_at_once_and_old_keys_can_be_withdrawn(walk: Walk) -> None:
+    """Tests of key rotation need both: new key beside the old, and the old one gone."""
+    first = walk.issuer.keys.ids
+    unauthenticated = await walk.http.post("/dev-as/rotate")
+    rotated = await walk.http.post("/dev-as/rotate", auth=CLI)
+    beside = [key["kid"] for key in (await walk.http.get("/dev-as/jwks")).json()["keys"]]
+    await walk.http.post("/dev-as/rotate", data={"remove_old": "true"}, auth=CLI)
+    alone = [key["kid"] for key in (await walk.http.get("/dev-as/jwks")).json()["keys"]]
+
+    assert unauthenticated.status_code == 401
+    assert beside == [rotated.json()["kid"], *first]
+    assert len(alone) == 1
+    assert alone[0] not in beside
+
+
+async def test_a_single_old_key_can_be_withdrawn(walk: Walk) -> None:
+    """The issuer object offers it to tests in the same process."""
+    (first,) = walk.issuer.keys.ids
+    second = walk.issuer.rotate()
+
+    walk.issuer.keys.remove(first)
+
+    assert walk.issuer.keys.ids == (second,)
+
+
+@pytest.mark.parametrize("path", [*metadata.PATHS, "/dev-as/jwks"])
+async def test_any_page_may_read_what_is_public(walk: Walk, path: str) -> None:
+    """Clients in a browser discover the issuer from their own origin."""
+    answer = await walk.http.get(path, headers={"Origin": "https://anywhere.example"})
+
+    assert answer.headers["access-control-allow-origin"] == "*"
+
+
+@pytest.mark.parametrize("path", ["/dev-as/register", "/dev-as/token"])
+async def test_the_inspector_registers_and_gets_tokens_from_its_own_origin(
+    walk: Walk, path: str
+) -> None:
+    """Its pages live on another port of this machine, which is another origin."""
+    preflight = await walk.http.options(
+        path,
+        headers={
+            "Origin": INSPECTOR,
+            "Access-Control-Request-Method": "POST",
+            "Access-Control-Request-Headers": "content-type, mcp-protocol-version",
+        },
+    )
+    refused = await walk.http.post(path, headers={"Origin": INSPECTOR}, content=b"")
+
+    assert preflight.status_code == 204
+    assert "POST" in preflight.headers["access-control-allow-methods"]
+    assert "mcp-protocol-version" in preflight.headers["access-control-allow-headers"].lower()
+    assert preflight.headers["access-control-allow-origin"] == INSPECTOR
+    assert refused.status_code == 400
+    assert refused.headers["access-control-allow-origin"] == INSPECTOR
+
+
+FOREIGN = ["https://evil.example", "null", "http://127.0.0.1.evil.example", "http://[", ""]
+
+
+@pytest.mark.parametrize("origin", FOREIGN)
+@pytest.mark.parametrize("method", ["POST", "OPTIONS"])
+async def test_a_foreign_page_cannot_register_a_client(
+    walk: Walk, origin: str, method: str
+) -> None:
+    """A page in the same browser must not become a client of the issuer on this machine."""
+    answer = await walk.http.request(
+        method,
+        "/dev-as/register",
+        json={"redirect_uris": ["https://evil.example/"]},
+        headers={"Origin": origin, "Access-Control-Request-Method": "POST"},
+    )
+
+    assert answer.status_code == 403
+    assert "access-control-allow-origin" not in answer.headers
+    assert len(walk.issuer.clients) == 0
+
+
+async def test_options_without_preflight_is_an_ordinary_request(walk: Walk) -> None:
+    """405 names the verbs there are."""
+    answer = await walk.http.options("/dev-as/token")
+
+    assert (answer.status_code, answer.headers["allow"]) == (405, "POST")

@@ -1,0 +1,118 @@
+"""Which redirect addresses may be registered, and which match: the classic way in."""
+
+import pytest
+
+from gatepost_keys.issuer.redirects import fault, form_target, matches, place
+
+CURSOR = "cursor://anysphere.cursor-mcp/oauth/callback"
+
+ACCEPTED = [
+    "http://127.0.0.1:33418/",
+    "http://127.0.0.1/callback",
+    "http://[::1]:5000/callback",
+    "http://localhost:8787/callback",
+    "http://localhost:6274/oauth/callback/debug?x=1",
+    "https://claude.ai/api/mcp/auth_callback",
+    "https://vscode.dev/redirect",
+    "https://www.cursor.com/agents/mcp/oauth/callback",
+    "https://example.com:8443/cb",
+    CURSOR,
+]
+
+REFUSED = [
+    "",
+    "/callback",
+    "//evil.example/callback",
+    "http://evil.example/callback",
+    "http://127.0.0.1.evil.example/callback",
+    "http://localhost.evil.example/callback",
+    "http://127.1/callback",
+    "http://0x7f000001/callback",
+    "http://0.0.0.0/callback",
+    "http://user@127.0.0.1/callback",
+    "https://claude.ai@evil.example/callback",
+    "https://claude.ai:443@evil.example/callback",
+    "https://evil.example\\@claude.ai/callback",
+    "https://claude.ai/callback#fragment",
+    "https://claude.ai/callback#",
+    "https://claude.ai/a/../callback",
+    "https://claude.ai/a/./callback",
+    "https://claude.ai/a/%2e%2E/callback",
+    "https://claude.ai/..",
+    "https:///callback",
+    "https://:443/callback",
+    "https://claude.ai:port/callback",
+    "https://claude.ai:99999/callback",
+    "https://cla ude.ai/callback",
+    "https://claude.ai/call\nback",
+    "https://claude.ai/call\tback",
+    "https://claude.ai/\u202ecallback",
+    "https://clаude.ai/callback",  # noqa: RUF001 - the letter a is Cyrillic: that is the attack
+    'https://claude.ai/"onload="',
+    "https://-claude-.ai/callback",
+    "javascript:alert(1)",
+    "JavaScript://127.0.0.1/%0aalert(1)",
+    "data:text/html,hello",
+    "file:///etc/passwd",
+    "vbscript:x",
+    "blob:https://claude.ai/x",
+    "myapp://callback",
+    "cursor://anysphere.cursor-mcp/oauth/callback/more",
+    "cursor://evil/oauth/callback",
+    "https://claude.ai/" + "a" * 2048,
+]
+
+
+@pytest.mark.parametrize("uri", ACCEPTED)
+def test_addresses_that_clients_in_the_field_use_are_accepted(uri: str) -> None:
+    """https anywhere, http on this machine, and exactly the private schemes that are listed."""
+    assert fault(uri, [CURSOR]) is None
+
+
+@pytest.mark.parametrize("uri", REFUSED)
+def test_an_address_that_could_lead_elsewhere_is_refused(uri: str) -> None:
+    """Other schemes, other hosts in disguise, and whatever two parsers read differently."""
+    assert fault(uri, [CURSOR])
+
+
+MATCHES = [
+    ("http://127.0.0.1/cb", "http://127.0.0.1:5000/cb", True),
+    ("http://127.0.0.1:1/cb", "http://127.0.0.1:65535/cb", True),
+    ("http://[::1]/cb", "http://[::1]:5000/cb", True),
+    ("http://localhost:1/cb", "http://localhost:2/cb", True),
+    ("https://claude.ai/cb", "https://claude.ai/cb", True),
+    (CURSOR, CURSOR, True),
+    ("http://127.0.0.1/cb", "http://localhost/cb", False),
+    ("http://127.0.0.1/cb", "http://127.0.0.1/cb/", False),
+    ("http://127.0.0.1/cb", "http://127.0.0.1/CB", False),
+    ("http://127.0.0.1/cb", "http://127.0.0.1/cb?next=x", False),
+    ("http://127.0.0.1/cb", "http://127.0.0.1/x/../cb", False),
+    ("http://127.0.0.1/cb", "https://127.0.0.1/cb", False),
+    ("http://127.0.0.1/cb", "http://evil@127.0.0.1/cb", False),
+    ("http://127.0.0.1/cb", "http://127.0.0.1:5000/cb#x", False),
+    ("https://claude.ai/cb", "https://claude.ai:8443/cb", False),
+    ("https://claude.ai/cb", "https://CLAUDE.ai/cb", False),
+    ("https://claude.ai/cb", "https://claude.ai/cb/..", False),
+    (CURSOR, CURSOR + "?x", False),
+]
+
+
+@pytest.mark.parametrize(("registered", "requested", "same"), MATCHES)
+def test_a_request_matches_its_registration_byte_for_byte(
+    registered: str, requested: str, same: bool
+) -> None:
+    """Only the port may differ, and only on this machine (RFC 8252 section 7.3)."""
+    assert matches(registered, requested) is same
+
+
+@pytest.mark.parametrize(
+    ("uri", "shown", "target"),
+    [
+        ("http://127.0.0.1:41717/cb", "127.0.0.1:41717 (this computer)", "http://127.0.0.1:41717"),
+        ("https://claude.ai/cb", "claude.ai", "https://claude.ai"),
+        (CURSOR, "cursor: (an application on this computer)", "cursor:"),
+    ],
+)
+def test_a_person_is_told_where_the_way_back_leads(uri: str, shown: str, target: str) -> None:
+    """The host, not the path, says who gets the code; the page's form may lead only there."""
+    assert (place(uri), form_target(uri)) == (shown, target)
