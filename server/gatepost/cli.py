@@ -22,7 +22,7 @@ COMMANDS = {
     "serve": Row("gatepost.commands.serve:serve", "Run the server."),
     "check": Row("gatepost.commands.check:check", "Print every problem of a configuration."),
     "tools": Row("gatepost.commands.tools:tools", "List the tools that a configuration enables."),
-    "doctor": Row("gatepost.commands.doctor:doctor", "Walk a client's way to a server's tools."),
+    "doctor": Row("gatepost.commands.doctor:command", "Walk a client's way to a server's tools."),
     "keyring": Row("gatepost.commands.keyring:keyring", "Make and rotate the key ring."),
 }
 
