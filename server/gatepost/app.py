@@ -1,0 +1,211 @@
+"""The composition root: from a configuration and its services to the app that serves."""
+
+from collections.abc import Awaitable, Mapping, Sequence
+from importlib import metadata
+from ipaddress import ip_network
+
+import msgspec
+from gatepost_authz.challenge import Challenge
+from gatepost_authz.metadata import Metadata
+from gatepost_authz.middleware import BearerMiddleware
+from starlette.routing import Match, Route
+from starlette.types import ASGIApp, Receive, Scope, Send
+
+from gatepost.edge.cors import Cors, Origins
+from gatepost.edge.edge import Edge, respond
+from gatepost.edge.headers import Headers
+from gatepost.edge.limits import Limits
+from gatepost.edge.origin import Origin
+from gatepost.edge.transport import Transport
+from gatepost.mcp.endpoint import Endpoint
+from gatepost.mcp.endpoint import Limits as BodyLimits
+from gatepost.mcp.legacy import Sessions
+from gatepost.mcp.methods import ServerInfo
+from gatepost.pages import page_headers, start_page
+from gatepost.services import Services
+from gatepost.settings import Config
+from gatepost_authz.config import Resource
+
+
+def build_app(
+    config: Config,
+    services: Services,
+    *,
+    development_issuer: Sequence[Route] = (),
+) -> Edge:
+    """
+    Everything that serves a request, in the order a request meets it.
+
+    *development_issuer* are the routes that only `gatepost dev` adds.
+    """
+    resource = Resource(config.resource)
+    challenge = Challenge(
+        baseline=config.scopes.baseline,
+        error_without_credentials=config.challenge.error_without_credentials,
+    )
+    bearer = Bearer(config, services, resource, challenge)
+    endpoint = bearer(mcp(config, services, resource, challenge))
+    path = resource.path or "/"
+    table = Table(
+        [
+            Route(path, endpoint),
+            *public_routes(config, services, resource, unknown=bearer(not_found)),
+            *development_issuer,
+        ],
+        default=bearer(not_found),
+    )
+    untouched = ("/dev-as",) if development_issuer else ()
+    origins = Origins(config.listen.allowed_origins, development=config.development)
+    proxies = tuple(ip_network(network) for network in config.listen.trusted_proxies)
+    return Edge(
+        table,
+        checks=[
+            Cors(origins, untouched=untouched),
+            Transport(production=not config.development, proxies=proxies),
+            Headers(),
+            Limits(
+                max_header_bytes=config.limits.max_header_bytes,
+                max_body_bytes=config.limits.max_body_bytes,
+            ),
+            services.flood,
+            Origin(resource.origin, origins, development=config.development, untouched=untouched),
+        ],
+        log=services.log,
+        probes={
+            "/health": health,
+            "/readyz": lambda: services.readiness(insecure_dev_auth=bool(development_issuer)),
+        },
+        is_endpoint=table.first_matches,
+    )
+
+
+class Application:
+    """The app in force; a reload puts another in its place, also for open connections."""
+
+    def __init__(self, app: Edge) -> None:
+        self.app = app
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        return self.app(scope, receive, send)
+
+
+class Bearer:
+    """Puts the gate in front of an app; every route that is not public has it."""
+
+    def __init__(
+        self, config: Config, services: Services, resource: Resource, challenge: Challenge
+    ) -> None:
+        self._config = config
+        self._services = services
+        self._resource = resource
+        self._challenge = challenge
+
+    def __call__(self, app: ASGIApp) -> BearerMiddleware:
+        return BearerMiddleware(
+            app,
+            resource=self._resource,
+            verifier=self._services.verifier,
+            challenge=self._challenge,
+            baseline=frozenset(self._config.scopes.baseline),
+            on_refusal=self._services.flood.failed,
+        )
+
+
+def mcp(config: Config, services: Services, resource: Resource, challenge: Challenge) -> Endpoint:
+    """The endpoint at the resource."""
+    return Endpoint(
+        runner=services.runner,
+        registry=services.registry,
+        challenge=challenge,
+        resource=resource,
+        sessions=Sessions(services.keyring),
+        info=ServerInfo(name="gatepost", version=version()),
+        suspended=frozenset(config.tenancy.suspended),
+        limits=BodyLimits(config.limits.max_body_bytes, config.limits.body_timeout_s),
+    )
+
+
+def public_routes(
+    config: Config, services: Services, resource: Resource, *, unknown: ASGIApp
+) -> list[Route]:
+    """What needs no token, beside the probes; a test holds the list to exactly this."""
+    documents = Metadata(
+        resource,
+        authorization_servers=services.issuers.for_tenant,
+        scopes=config.scopes.baseline,
+        name="Gatepost",
+        unknown=unknown,
+    )
+    page = [] if resource.path in {"", "/"} else [Route("/", StartPage(config))]
+    return [*page, *documents.routes()]
+
+
+class Table:
+    """
+    A flat table of routes: a dictionary for fixed paths, then patterns, then *default*.
+
+    Paths are compared as the server decoded them and nothing is normalised: a path that is not
+    exactly a route's goes to the gate and, with a token, to 404.
+    """
+
+    def __init__(self, routes: Sequence[Route], *, default: ASGIApp) -> None:
+        self.routes = tuple(routes)
+        self.default = default
+        self._fixed: Mapping[str, ASGIApp] = {
+            route.path: route.app for route in routes if "{" not in route.path
+        }
+        self._patterns = tuple(route for route in routes if "{" in route.path)
+
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
+        if scope["type"] != "http":
+            return self.default(scope, receive, send)
+        app = self._fixed.get(scope["path"])
+        if app is not None:
+            return app(scope, receive, send)
+        for route in self._patterns:
+            match, child = route.matches(scope)
+            if match is not Match.NONE:
+                scope.update(child)
+                return route.app(scope, receive, send)
+        return self.default(scope, receive, send)
+
+    def first_matches(self, path: str) -> bool:
+        """Whether the path is the endpoint's."""
+        return self.routes[0].path_regex.match(path) is not None
+
+
+class StartPage:
+    """`/`, for a person."""
+
+    def __init__(self, config: Config) -> None:
+        self._body = start_page(config)
+        self._headers = page_headers(self._body)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["method"] not in {"GET", "HEAD"}:
+            body = b'{"error":"method_not_allowed"}'
+            await respond(send, 405, body, ((b"allow", b"GET, HEAD"),))
+            return
+        await send({"type": "http.response.start", "status": 200, "headers": self._headers})
+        await send({"type": "http.response.body", "body": self._body})
+
+
+async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
+    """Answers a caller whose token is good and whose path is nobody's."""
+    await respond(send, 404, b'{"error":"not_found"}')
+
+
+def health() -> bytes:
+    """What `/health` says."""
+    return _HEALTH
+
+
+def version() -> str:
+    """The version that is running."""
+    try:
+        return metadata.version("gatepost")
+    except metadata.PackageNotFoundError:
+        return "0+source"
+
+
+_HEALTH = msgspec.json.encode({"status": "ok", "version": version()})

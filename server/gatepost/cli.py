@@ -1,0 +1,72 @@
+"""The command line: a table of commands, each loaded when it runs."""
+
+import importlib
+from importlib import metadata
+from typing import NamedTuple
+
+import click
+
+
+class Row(NamedTuple):
+    """Where a command is, and the line that `gatepost --help` shows for it."""
+
+    place: str
+    summary: str
+
+
+# Loaded by name, so that `serve` imports neither the doctor nor the development issuer, and
+# `--help` imports nothing.
+COMMANDS = {
+    "dev": Row("gatepost.dev.command:dev", "Run everything on this machine, with sample tools."),
+    "token": Row("gatepost.commands.token:token", "Print a token of the running `gatepost dev`."),
+    "serve": Row("gatepost.commands.serve:serve", "Run the server."),
+    "check": Row("gatepost.commands.check:check", "Print every problem of a configuration."),
+    "tools": Row("gatepost.commands.tools:tools", "List the tools that a configuration enables."),
+    "doctor": Row("gatepost.commands.doctor:command", "Walk a client's way to a server's tools."),
+    "keyring": Row("gatepost.commands.keyring:keyring", "Make and rotate the key ring."),
+}
+
+
+class LazyGroup(click.Group):
+    """A group whose commands are the rows of the table."""
+
+    def list_commands(self, ctx: click.Context) -> list[str]:
+        return list(COMMANDS)
+
+    def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
+        row = COMMANDS.get(cmd_name)
+        if row is None:
+            return None
+        module, _, name = row.place.partition(":")
+        command = getattr(importlib.import_module(module), name)
+        return command if isinstance(command, click.Command) else None
+
+    def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        with formatter.section("Commands"):
+            formatter.write_dl([(name, row.summary) for name, row in COMMANDS.items()])
+
+
+def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
+    if wanted:
+        try:
+            click.echo(f"gatepost {metadata.version('gatepost')}")
+        except metadata.PackageNotFoundError:
+            click.echo("gatepost, run from its source")
+        ctx.exit()
+
+
+@click.command(cls=LazyGroup, context_settings={"help_option_names": ["-h", "--help"]})
+@click.option(
+    "--version",
+    is_flag=True,
+    is_eager=True,
+    expose_value=False,
+    callback=_print_version,
+    help="Print the version and end.",
+)
+def main() -> None:
+    """
+    Put tools behind an OAuth gate: a remote MCP server for many tenants.
+
+    Start with `gatepost dev`. Exit codes: 0 fine, 1 found problems, 2 wrong use.
+    """

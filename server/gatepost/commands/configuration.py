@@ -1,0 +1,57 @@
+"""How commands get their configuration: read, judged, or refused with every problem it has."""
+
+import os
+from collections.abc import Callable, Iterable
+from pathlib import Path
+from typing import Any, TypeVar
+
+import click
+
+from gatepost.config.judgement import problems
+from gatepost.config.reading import read
+from gatepost.config.toolbox import Toolbox, load
+from gatepost.settings import Config
+from gatepost_authz.config import Problem
+
+DEFAULT_FILE = Path("gatepost.toml")
+Command = TypeVar("Command", bound=Callable[..., Any])
+
+
+def config_option(command: Command) -> Command:
+    """`--config`, as every command has it."""
+    return click.option(
+        "--config",
+        "path",
+        type=click.Path(path_type=Path),
+        default=DEFAULT_FILE,
+        show_default=True,
+        help="The configuration file. GATEPOST_... variables override what it says.",
+    )(command)
+
+
+def examine(path: Path) -> tuple[Config | None, Toolbox, list[Problem]]:
+    """Read and judge the configuration; a missing default file leaves the environment alone."""
+    missing = path == DEFAULT_FILE and not path.exists() and "GATEPOST_RESOURCE" in os.environ
+    reading = read(None if missing else path, os.environ)
+    if reading.config is None:
+        return None, Toolbox((), ()), list(reading.problems)
+    toolbox = load(reading.config.tools)
+    return reading.config, toolbox, [*reading.problems, *problems(reading.config, toolbox)]
+
+
+def settled(path: Path) -> tuple[Config, Toolbox]:
+    """The configuration, if nothing in it keeps it from serving; else exit 1, saying all."""
+    config, toolbox, found = examine(path)
+    show(found)
+    if config is None or any(problem.level == "error" for problem in found):
+        raise click.exceptions.Exit(1)
+    return config, toolbox
+
+
+def show(found: Iterable[Problem]) -> None:
+    """One problem a paragraph, on standard error, errors first."""
+    for problem in sorted(found, key=lambda problem: problem.level != "error"):
+        where = f" [{problem.setting}]" if problem.setting else ""
+        click.echo(f"{problem.level} {problem.id}{where}: {problem.message}", err=True)
+        if problem.hint:
+            click.echo(f"    {problem.hint}", err=True)

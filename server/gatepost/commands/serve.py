@@ -1,0 +1,57 @@
+"""`gatepost serve`: the server."""
+
+import socket
+from pathlib import Path
+
+import click
+import msgspec
+
+from gatepost.commands.configuration import config_option, examine, settled, show
+from gatepost.config.toolbox import Toolbox
+from gatepost.keyring import KeyRingError
+from gatepost.listen import bind
+from gatepost.serve import Job, run
+from gatepost.services import keyring_of
+from gatepost.settings import Config
+
+
+@click.command()
+@config_option
+@click.option(
+    "--workers",
+    type=click.IntRange(min=1),
+    default=None,
+    help="How many processes serve (default: listen.workers).",
+)
+def serve(path: Path, workers: int | None) -> None:
+    """Run the server until SIGTERM or Ctrl+C; running calls are finished first."""
+    config, toolbox = settled(path)
+    if workers is not None:
+        listen = msgspec.structs.replace(config.listen, workers=workers)
+        config = msgspec.structs.replace(config, listen=listen)
+
+    def fresh() -> tuple[Config, Toolbox] | None:
+        again, tools, found = examine(path)
+        show(found)
+        broken = again is None or any(problem.level == "error" for problem in found)
+        return None if broken or again is None else (again, tools)
+
+    try:
+        keyring = keyring_of(config)
+    except KeyRingError as error:
+        raise click.ClickException(str(error)) from None
+    sock = listening(config.listen.host, config.listen.port, "listen.port")
+    job = Job(config=config, toolbox=toolbox, keyring=keyring, sock=sock, fresh=fresh)
+    code = run(job, lambda: click.echo(f"Gatepost is ready at {config.resource}"))
+    raise click.exceptions.Exit(code)
+
+
+def listening(host: str, port: int, setting: str) -> socket.socket:
+    """The socket, or a sentence saying why there is none."""
+    try:
+        return bind(host, port)
+    except OSError as error:
+        raise click.ClickException(
+            f"cannot listen on {host} port {port} ({setting}): {error.strerror}. "
+            "Is another server running there?"
+        ) from None

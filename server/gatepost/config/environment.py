@@ -1,0 +1,120 @@
+"""Settings from environment variables: `GATEPOST_LISTEN__PORT=9000` is `port` of `[listen]`."""
+
+import difflib
+import json
+from collections.abc import Mapping
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from gatepost.settings import Config
+from gatepost_authz.config import Problem
+
+PREFIX = "GATEPOST_"
+
+
+def overlay(tree: dict[str, Any], environment: Mapping[str, str], problems: list[Problem]) -> None:
+    """
+    Put what the environment sets into *tree*, over what the file says.
+
+    Variables with the prefix that look like no setting are left alone: Kubernetes injects such
+    (GATEPOST_PORT, GATEPOST_SERVICE_HOST) for a service of that name. What has `__`, or is almost
+    the name of a setting, was meant for us and is reported.
+    """
+    for variable, text in sorted(environment.items()):
+        if variable.startswith(PREFIX):
+            _put(tree, variable, text, problems)
+
+
+def _put(tree: dict[str, Any], variable: str, text: str, problems: list[Problem]) -> None:
+    path = variable[len(PREFIX) :].lower().split("__")
+    kind = _kind_of(path)
+    if kind is None:
+        if near := _nearest(path):
+            problems.append(
+                Problem("config.E004", f"{variable} is not a setting", f"did you mean {near}?")
+            )
+        return
+    try:
+        value = _decode(text, kind)
+    except ValueError as error:
+        problems.append(Problem("config.E004", f"{variable}: {error}", setting=".".join(path)))
+        return
+    section = tree
+    for name in path[:-1]:
+        below = section.setdefault(name, {})
+        if not isinstance(below, dict):
+            return  # the file has the wrong type here, which is reported when it is read
+        section = below
+    section[path[-1]] = value
+
+
+def _kind_of(path: list[str]) -> Any:
+    """The declared type of the setting at *path*; None when there is none."""
+    kind: Any = Config
+    for name in path:
+        if not (isinstance(kind, type) and issubclass(kind, msgspec.Struct)):
+            return None
+        kind = get_type_hints(kind).get(name)
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return None
+    return kind
+
+
+def variables() -> list[str]:
+    """Every variable that sets something."""
+    names = []
+    for name, kind in get_type_hints(Config).items():
+        if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+            names += [f"{PREFIX}{name}__{inner}".upper() for inner in get_type_hints(kind)]
+        else:
+            names.append(f"{PREFIX}{name}".upper())
+    return names
+
+
+def _nearest(path: list[str]) -> str | None:
+    written = f"{PREFIX}{'__'.join(path)}".upper()
+    cutoff = 0.5 if len(path) > 1 else 0.85
+    near = difflib.get_close_matches(written, variables(), n=1, cutoff=cutoff)
+    return near[0] if near else (variables()[0] if len(path) > 1 else None)
+
+
+def _decode(text: str, kind: Any) -> Any:
+    """The text as a value of a TOML file would be; ValueError with a sentence."""
+    alternatives = get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+    origins = {get_origin(one) or one for one in alternatives}
+    if tuple in origins:
+        if text.lstrip().startswith("["):
+            return _json(text)
+        return [part.strip() for part in text.split(",") if part.strip()]
+    if dict in origins:
+        return _json(text)
+    if bool in origins:
+        return _boolean(text)
+    if int in origins:
+        return _number(text, int, "a whole number")
+    if float in origins:
+        return _number(text, float, "a number")
+    return text
+
+
+def _json(text: str) -> Any:
+    try:
+        return json.loads(text)
+    except ValueError:
+        raise ValueError("is not valid JSON") from None
+
+
+def _boolean(text: str) -> bool:
+    words = {"true": True, "1": True, "yes": True, "false": False, "0": False, "no": False}
+    if text.strip().lower() not in words:
+        raise ValueError("must be true or false")
+    return words[text.strip().lower()]
+
+
+def _number(text: str, kind: type[int] | type[float], name: str) -> int | float:
+    try:
+        return kind(text.strip())
+    except ValueError:
+        raise ValueError(f"must be {name}") from None

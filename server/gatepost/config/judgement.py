@@ -1,0 +1,229 @@
+"""Judges a configuration that could be read: every problem, with a stable id and a hint."""
+
+import difflib
+import ssl
+from collections.abc import Iterator
+from ipaddress import ip_network
+from pathlib import Path
+from urllib.parse import urlsplit
+
+from gatepost_authz.check import problems as authz_problems
+
+from gatepost.config.toolbox import Toolbox
+from gatepost.keyring import KeyRing, KeyRingError
+from gatepost.settings import Config
+from gatepost_authz.config import TENANT_ID, Issuer, Problem
+
+LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
+
+
+def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
+    """Everything that keeps the configuration from being served safely, and what looks odd."""
+    obtainable = config.scopes.obtainable
+    scopes = {
+        "scopes.baseline": config.scopes.baseline,
+        "scopes.obtainable": () if obtainable is None else obtainable,
+        **{f"scopes.implied.{name}": (name, *more) for name, more in config.scopes.implied.items()},
+    }
+    yield from authz_problems(
+        resource=config.resource,
+        issuers=config.issuers,
+        development=config.development,
+        tenants=config.tenancy.tenants,
+        create_on_first_use=config.creates_tenants,
+        scopes=scopes,
+    )
+    yield from _keys(config)
+    yield from _listen(config)
+    yield from _tls(config)
+    yield from _mode(config)
+    yield from _tenancy(config)
+    yield from toolbox.problems
+    yield from _tools(config, toolbox)
+    yield from _numbers(config)
+
+
+def _keys(config: Config) -> Iterator[Problem]:
+    ring = config.keys.ring
+    if not ring:
+        if not config.development:
+            yield Problem(
+                "config.E006",
+                "there is no key ring, so no session would survive a restart",
+                '`gatepost keyring new keyring.json`, then [keys] ring = "file:keyring.json"',
+                setting="keys.ring",
+            )
+        return
+    if not ring.startswith("file:"):
+        # The value is not shown: somebody may have put the secret itself here.
+        yield Problem(
+            "config.E005",
+            "`keys.ring` holds a value instead of a reference",
+            'write ring = "file:keyring.json"',
+            setting="keys.ring",
+        )
+        return
+    try:
+        KeyRing.load(ring)
+    except KeyRingError as error:
+        yield Problem("config.E007", str(error), setting="keys.ring")
+
+
+def _listen(config: Config) -> Iterator[Problem]:
+    listen = config.listen
+    for at, network in enumerate(listen.trusted_proxies):
+        try:
+            ip_network(network)
+        except ValueError:
+            yield Problem(
+                "config.E009",
+                f"{network!r} is not a network",
+                "write 10.0.0.0/8, or 10.0.0.7/32 for one address",
+                setting=f"listen.trusted_proxies[{at}]",
+            )
+    for at, origin in enumerate(listen.allowed_origins):
+        if not _is_origin(origin):
+            yield Problem(
+                "config.E015",
+                f"{origin!r} is not an origin",
+                "write it as a browser sends it: https://app.example.com, no path, no `*`",
+                setting=f"listen.allowed_origins[{at}]",
+            )
+    if not 0 <= listen.port <= 65535:
+        yield Problem("config.E016", f"there is no port {listen.port}", setting="listen.port")
+    if listen.workers < 1:
+        yield Problem("config.E016", "at least one worker must serve", setting="listen.workers")
+
+
+def _is_origin(origin: str) -> bool:
+    parts = urlsplit(origin)
+    whole = f"{parts.scheme}://{parts.netloc}"
+    return (
+        bool(parts.scheme and parts.hostname)
+        and whole == origin == origin.lower()
+        and origin.isascii()
+        and "*" not in origin
+        and "@" not in origin
+    )
+
+
+def _tls(config: Config) -> Iterator[Problem]:
+    certificate, key = config.listen.tls_certificate, config.listen.tls_key
+    if bool(certificate) != bool(key):
+        yield Problem(
+            "config.E014",
+            "`listen.tls_certificate` and `listen.tls_key` come together",
+            "set both, or neither",
+            setting="listen.tls_key",
+        )
+    elif certificate:
+        try:
+            ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER).load_cert_chain(certificate, key)
+        except (OSError, ssl.SSLError) as error:
+            yield Problem(
+                "config.E014",
+                f"the certificate or its key cannot be used: {error.strerror or error}",
+                "both are PEM files that this user may read",
+                setting="listen.tls_certificate",
+            )
+    elif not config.development and not config.listen.trusted_proxies:
+        yield Problem(
+            "config.E008",
+            "production answers HTTPS only, and nothing here provides it",
+            "name the proxy that ends TLS in listen.trusted_proxies, or set tls_certificate",
+            setting="listen",
+        )
+
+
+def _mode(config: Config) -> Iterator[Problem]:
+    if not config.development:
+        return
+    host = urlsplit(config.resource).hostname or ""
+    for setting, value in (("resource", host), ("listen.host", config.listen.host)):
+        if value not in LOOPBACK:
+            yield Problem(
+                "config.E017",
+                f"development mode is for this machine only, and {value!r} is not loopback",
+                'use 127.0.0.1, or mode = "production"',
+                setting=setting,
+            )
+
+
+def _tenancy(config: Config) -> Iterator[Problem]:
+    known = {*config.tenancy.tenants, *(name for one in config.issuers for name in _named(one))}
+    for at, tenant in enumerate(config.tenancy.suspended):
+        setting = f"tenancy.suspended[{at}]"
+        if not TENANT_ID.fullmatch(tenant):
+            yield Problem(
+                "config.E018",
+                f"{tenant!r} is not a tenant id",
+                "a-z, 0-9, _ and -, beginning with a letter or digit, at most 63",
+                setting=setting,
+            )
+        elif not config.creates_tenants and tenant not in known:
+            yield Problem(
+                "config.W001",
+                f"the suspended tenant {tenant!r} is not known anyway",
+                _nearest(tenant, known),
+                "warning",
+                setting,
+            )
+
+
+def _named(issuer: Issuer) -> set[str]:
+    return {*issuer.tenants.values(), *filter(None, [issuer.tenant.value])}
+
+
+def _tools(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
+    if not toolbox.tools:
+        yield Problem(
+            "config.W003",
+            "no tool is enabled",
+            "name files in tools.load or built-in packs in tools.packs",
+            "warning",
+            "tools",
+        )
+    for scope in config.scopes.obtainable or ():
+        if toolbox.tools and scope not in toolbox.declared_scopes:
+            yield Problem(
+                "config.W002",
+                f"no enabled tool needs the obtainable scope {scope!r}",
+                _nearest(scope, toolbox.declared_scopes),
+                "warning",
+                "scopes.obtainable",
+            )
+    root = Path(config.workspace.root)
+    if root.exists() and not root.is_dir():
+        yield Problem(
+            "config.E019",
+            f"{root} is not a folder",
+            "tools keep files in it",
+            setting="workspace.root",
+        )
+
+
+def _numbers(config: Config) -> Iterator[Problem]:
+    limits, tools = config.limits, config.tools
+    positive = {
+        "tools.timeout_s": tools.timeout_s,
+        "tools.max_result_bytes": tools.max_result_bytes,
+        "limits.max_body_bytes": limits.max_body_bytes,
+        "limits.max_header_bytes": limits.max_header_bytes,
+        "limits.header_timeout_s": limits.header_timeout_s,
+        "limits.body_timeout_s": limits.body_timeout_s,
+    }
+    for setting, number in positive.items():
+        if number <= 0:
+            yield Problem("config.E016", f"`{setting}` must be more than 0", setting=setting)
+    not_negative = {
+        "limits.failures_per_second": limits.failures_per_second,
+        "listen.drain_s": config.listen.drain_s,
+    }
+    for setting, number in not_negative.items():
+        if number < 0:
+            yield Problem("config.E016", f"`{setting}` must not be negative", setting=setting)
+
+
+def _nearest(word: str, known: set[str] | frozenset[str]) -> str:
+    near = difflib.get_close_matches(word, known, n=1, cutoff=0.5)
+    return f"did you mean {near[0]!r}?" if near else ""

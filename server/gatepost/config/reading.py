@@ -1,0 +1,132 @@
+"""Reads a TOML file and the environment into a Config; finds all problems, not only the first."""
+
+import difflib
+import tomllib
+from collections.abc import Mapping
+from pathlib import Path
+from types import UnionType
+from typing import Any, Union, get_args, get_origin, get_type_hints
+
+import msgspec
+
+from gatepost.config.environment import overlay
+from gatepost.settings import Config
+from gatepost_authz.config import Problem
+
+
+class Reading(msgspec.Struct, frozen=True):
+    """What was read: a configuration, or None when problems keep it from being one."""
+
+    config: Config | None
+    problems: tuple[Problem, ...]
+
+
+def read(path: Path | None, environment: Mapping[str, str]) -> Reading:
+    """Read the file (None: defaults only) and what the environment overrides."""
+    problems: list[Problem] = []
+    tree = {} if path is None else _parse(path, problems)
+    overlay(tree, environment, problems)
+    read_tree = _struct(tree, Config, "", problems)
+    if any(problem.level == "error" for problem in problems):
+        return Reading(None, tuple(problems))
+    return Reading(msgspec.convert(read_tree, Config, strict=True), tuple(problems))
+
+
+def _parse(path: Path, problems: list[Problem]) -> dict[str, Any]:
+    try:
+        return tomllib.loads(path.read_text(encoding="utf-8"))
+    except FileNotFoundError:
+        message, hint = f"{path} does not exist", "name the file with --config"
+    except IsADirectoryError:
+        message, hint = f"{path} is a folder", "name the file inside it"
+    except OSError as error:
+        message, hint = f"{path} cannot be read: {error.strerror}", ""
+    except UnicodeDecodeError:
+        message, hint = f"{path} is not UTF-8 text", "save it as UTF-8"
+    except tomllib.TOMLDecodeError as error:
+        message, hint = f"{path} is not valid TOML: {error}", "https://toml.io shows the syntax"
+    problems.append(Problem("config.E003", message, hint))
+    return {}
+
+
+def _struct(
+    tree: Mapping[str, Any], kind: type[msgspec.Struct], prefix: str, problems: list[Problem]
+) -> dict[str, Any]:
+    """The members of *tree* that fit *kind*, each checked by itself."""
+    fields = {field.name: field for field in msgspec.structs.fields(kind)}
+    types = get_type_hints(kind)
+    fitting: dict[str, Any] = {}
+    for name, value in tree.items():
+        if name not in fields:
+            problems.append(_unknown(name, prefix, fields))
+        else:
+            fitting[name] = _value(value, types[name], f"{prefix}{name}", problems)
+    for name, field in fields.items():
+        if field.required and name not in tree and not _unreadable(problems):
+            problems.append(
+                Problem("config.E002", f"`{prefix}{name}` is missing", _meaning(name), setting=name)
+            )
+    return fitting
+
+
+def _value(value: Any, kind: Any, setting: str, problems: list[Problem]) -> Any:
+    inner = _struct_type(kind)
+    if inner is not None and isinstance(value, Mapping):
+        return _struct(value, inner, f"{setting}.", problems)
+    item = _item_type(kind)
+    if item is not None and isinstance(value, list):
+        return [_value(one, item, f"{setting}[{at}]", problems) for at, one in enumerate(value)]
+    entry = _entry_type(kind)
+    if entry is not None and isinstance(value, Mapping):
+        return {key: _value(one, entry, f"{setting}.{key}", problems) for key, one in value.items()}
+    try:
+        msgspec.convert(value, kind, strict=True)
+    except msgspec.ValidationError as error:
+        # The value itself is not repeated: it may be a secret in the wrong place.
+        problems.append(Problem("config.E002", f"`{setting}`: {_sentence(error)}", setting=setting))
+    return value
+
+
+def _unknown(name: str, prefix: str, known: Mapping[str, object]) -> Problem:
+    near = difflib.get_close_matches(name, known, n=1, cutoff=0.5)
+    hint = f"did you mean `{prefix}{near[0]}`?" if near else f"known here: {', '.join(known)}"
+    return Problem(
+        "config.E001", f"`{prefix}{name}` is not a setting", hint, setting=f"{prefix}{name}"
+    )
+
+
+def _unreadable(problems: list[Problem]) -> bool:
+    return any(problem.id == "config.E003" for problem in problems)
+
+
+def _sentence(error: msgspec.ValidationError) -> str:
+    return str(error).replace("`", "").partition(" - at ")[0].lower()
+
+
+def _meaning(name: str) -> str:
+    if name == "resource":
+        return 'for example resource = "https://mcp.example.com/mcp"'
+    return ""
+
+
+def _alternatives(kind: Any) -> tuple[Any, ...]:
+    return get_args(kind) if get_origin(kind) in (Union, UnionType) else (kind,)
+
+
+def _struct_type(kind: Any) -> type[msgspec.Struct] | None:
+    for one in _alternatives(kind):
+        if isinstance(one, type) and issubclass(one, msgspec.Struct):
+            return one
+    return None
+
+
+def _item_type(kind: Any) -> type[msgspec.Struct] | None:
+    if get_origin(kind) is tuple:
+        return _struct_type(get_args(kind)[0])
+    return None
+
+
+def _entry_type(kind: Any) -> type[msgspec.Struct] | None:
+    if get_origin(kind) is dict:
+        return _struct_type(get_args(kind)[1])
+    return None

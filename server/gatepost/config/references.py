@@ -1,0 +1,24 @@
+"""Secrets are references (`env:NAME`, `file:PATH`), read when the server starts."""
+
+import os
+from pathlib import Path
+
+
+class UnresolvedReference(Exception):
+    """A reference that leads nowhere; the message names the reference, never a value."""
+
+
+def resolve(reference: str) -> str:
+    """The secret behind a reference; raises UnresolvedReference with a sentence."""
+    kind, _, place = reference.partition(":")
+    if kind == "env":
+        value = os.environ.get(place)
+        if not value:
+            raise UnresolvedReference(f"the environment variable {place} is not set")
+        return value
+    if kind == "file":
+        try:
+            return Path(place).read_text(encoding="utf-8").strip()
+        except (OSError, UnicodeDecodeError):
+            raise UnresolvedReference(f"the file {place} cannot be read") from None
+    raise UnresolvedReference("it is neither env:NAME nor file:PATH")

@@ -1,0 +1,130 @@
+"""Loads the packs that a configuration names: built-in ones, files and modules."""
+
+import difflib
+import importlib
+import importlib.util
+import sys
+from collections import Counter
+from collections.abc import Iterator
+from pathlib import Path
+from types import ModuleType
+
+import msgspec
+
+from gatepost.packs import BUILT_IN
+from gatepost.settings import ToolsSettings
+from gatepost.tools.api import Tool
+from gatepost.tools.pack import Pack
+from gatepost_authz.config import Problem
+
+# What an author's module raises while it loads; each becomes a sentence that names the file.
+LOADING_ERRORS = (
+    ImportError,
+    SyntaxError,
+    OSError,
+    ValueError,
+    TypeError,
+    NameError,
+    AttributeError,
+    LookupError,
+    ArithmeticError,
+    AssertionError,
+    RuntimeError,
+)
+
+
+class Toolbox(msgspec.Struct, frozen=True):
+    """The enabled packs, and what kept others from loading."""
+
+    packs: tuple[Pack, ...]
+    problems: tuple[Problem, ...]
+
+    @property
+    def tools(self) -> tuple[Tool, ...]:
+        """Every tool of every pack."""
+        return tuple(tool for pack in self.packs for tool in pack.tools.values())
+
+    @property
+    def declared_scopes(self) -> frozenset[str]:
+        """All scopes that some tool asks for."""
+        return frozenset[str]().union(*(tool.scopes for tool in self.tools))
+
+
+def load(settings: ToolsSettings) -> Toolbox:
+    """Load every pack that the settings name; a pack that is off is not even imported."""
+    packs: list[Pack] = []
+    problems: list[Problem] = []
+    for at, name in enumerate(settings.packs):
+        setting = f"tools.packs[{at}]"
+        if name in BUILT_IN:
+            _add(packs, problems, BUILT_IN[name], setting)
+        else:
+            near = difflib.get_close_matches(name, BUILT_IN, n=1, cutoff=0.5)
+            hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(BUILT_IN)}"
+            problems.append(
+                Problem("config.E010", f"{name!r} is not a built-in pack", hint, setting=setting)
+            )
+    for at, source in enumerate(settings.load):
+        _add(packs, problems, source, f"tools.load[{at}]")
+    problems += _doubled(packs)
+    return Toolbox(tuple(packs), tuple(problems))
+
+
+def _add(packs: list[Pack], problems: list[Problem], source: str, setting: str) -> None:
+    try:
+        module = _module(source)
+    except LOADING_ERRORS as error:
+        message = f"{source} cannot be loaded: {type(error).__name__}: {error}"
+        problems.append(Problem("config.E011", message, _place(error, source), setting=setting))
+        return
+    found = list(dict.fromkeys(v for v in vars(module).values() if isinstance(v, Pack)))
+    if not found:
+        problems.append(
+            Problem(
+                "config.E011",
+                f"{source} holds no pack",
+                'write `pack = Pack("name")` at its top and `@pack.tool()` on its functions',
+                setting=setting,
+            )
+        )
+    packs += [pack for pack in found if pack not in packs]
+
+
+def _module(source: str) -> ModuleType:
+    if not source.endswith(".py"):
+        return importlib.import_module(source)
+    path = Path(source)
+    if not path.is_file():
+        raise FileNotFoundError(f"there is no file {path}")
+    spec = importlib.util.spec_from_file_location(f"gatepost_tools_{path.stem}", path.resolve())
+    if spec is None or spec.loader is None:
+        raise ImportError(f"{path} is not a Python file")
+    module = importlib.util.module_from_spec(spec)
+    # pydantic looks an argument's type up in its module, which must be findable by name.
+    sys.modules[spec.name] = module
+    spec.loader.exec_module(module)
+    return module
+
+
+def _place(error: BaseException, source: str) -> str:
+    """Where in the author's file it went wrong."""
+    place = error.__traceback__
+    line = None
+    while place is not None:
+        if Path(place.tb_frame.f_code.co_filename).name == Path(source).name:
+            line = place.tb_lineno
+        place = place.tb_next
+    return f"look at line {line} of {source}" if line is not None else ""
+
+
+def _doubled(packs: list[Pack]) -> Iterator[Problem]:
+    holders = Counter(name for pack in packs for name in pack.tools)
+    for name, count in holders.items():
+        if count > 1:
+            owners = ", ".join(pack.name for pack in packs if name in pack.tools)
+            yield Problem(
+                "config.E012",
+                f"several tools are named {name!r} (packs {owners})",
+                "rename one: @pack.tool(name=...)",
+                setting="tools",
+            )

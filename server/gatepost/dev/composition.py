@@ -1,0 +1,79 @@
+"""What `gatepost dev` runs: a configuration for this machine, its issuer, and its state."""
+
+import os
+import secrets
+from pathlib import Path
+
+import msgspec
+from gatepost_keys.issuer.settings import IssuerSettings
+from gatepost_keys.issuer.state import CLI_CLIENT
+
+from gatepost.commands.token import STATE_FILE, DevState
+from gatepost.settings import (
+    Config,
+    Listen,
+    LogSettings,
+    TenancySettings,
+    ToolsSettings,
+    WorkspaceSettings,
+)
+from gatepost_authz.config import Issuer, RoleRule, TenantRule
+
+HOST = "127.0.0.1"
+
+
+def dev_config(port: int, *, tools: tuple[str, ...], state: Path) -> Config:
+    """The configuration of a laptop: loopback only, one issuer, tenants as they come."""
+    origin = f"http://{HOST}:{port}"
+    return Config(
+        resource=f"{origin}/mcp",
+        mode="development",
+        listen=Listen(host=HOST, port=port, drain_s=5),
+        issuers=(
+            Issuer(
+                issuer=f"{origin}/dev-as",
+                tenant=TenantRule(claim="org_id"),
+                roles={
+                    "approver": RoleRule(claim="roles", value="approver"),
+                    "admin": RoleRule(claim="roles", value="admin"),
+                },
+            ),
+        ),
+        tenancy=TenancySettings(tenants=("acme", "globex")),
+        workspace=WorkspaceSettings(root=str(state / "workspaces")),
+        tools=ToolsSettings(packs=("demo",), load=tools),
+        log=LogSettings(format="console"),
+    )
+
+
+def dev_issuer(config: Config, scopes: frozenset[str], *, auto_approve: bool) -> IssuerSettings:
+    """The issuer's settings for that configuration; *scopes* are what its tools ask for."""
+    return IssuerSettings(
+        issuer=config.issuers[0].issuer,
+        resources=(config.resource, config.resource.replace(HOST, "localhost")),
+        scopes=tuple(sorted(scopes)),
+        cli_secret=secrets.token_urlsafe(32),
+        auto_approve=auto_approve,
+    )
+
+
+def make_state_folder(folder: Path) -> None:
+    """The folder for state, closed to others; raises OSError."""
+    folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def write_state(folder: Path, config: Config, issuer: IssuerSettings) -> Path:
+    """Tell `gatepost token` how to reach the issuer; the file holds a secret."""
+    state = DevState(
+        resource=config.resource,
+        token_endpoint=f"{issuer.issuer}/token",
+        client_id=CLI_CLIENT,
+        client_secret=issuer.cli_secret,
+    )
+    path = folder / STATE_FILE
+    fresh = folder / f".{STATE_FILE}.{secrets.token_hex(4)}"
+    descriptor = os.open(fresh, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+    with os.fdopen(descriptor, "wb") as file:
+        file.write(msgspec.json.encode(state))
+    fresh.replace(path)
+    return path

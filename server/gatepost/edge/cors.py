@@ -1,0 +1,85 @@
+"""CORS for the origins an operator allows; preflights are answered before any token is read."""
+
+import re
+
+from gatepost.edge.request import Preflight, Refusal, Request
+from gatepost_authz.config import WELL_KNOWN
+
+ALLOWED_METHODS = b"GET, POST, DELETE"
+# Named one by one: "*" never covers Authorization (Fetch standard, CORS-preflight).
+ALLOWED_HEADERS = (
+    b"Authorization, DPoP, Content-Type, Accept, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
+    b"Mcp-Session-Id, Last-Event-ID"
+)
+# Without these a browser client cannot see the challenge that tells it where to sign in.
+EXPOSED_HEADERS = (
+    b"WWW-Authenticate, DPoP-Nonce, Mcp-Session-Id, MCP-Protocol-Version, Retry-After, X-Request-Id"
+)
+PARAMETER_HEADER = re.compile(rb"mcp-param-[a-z0-9!#$%&'*+.^_`|~-]{1,64}", re.ASCII)
+LOOPBACK_ORIGIN = re.compile(rb"http://(?:localhost|127\.0\.0\.1|\[::1\])(?::[0-9]{1,5})?")
+
+
+class Origins:
+    """
+    Which web pages may call: exact matches only, so that neither a prefix nor `null` passes.
+
+    In development every page served from this machine may; a foreign page has a foreign origin.
+    """
+
+    def __init__(self, allowed: tuple[str, ...], *, development: bool) -> None:
+        self._allowed = frozenset(origin.encode("ascii") for origin in allowed)
+        self._development = development
+
+    def __contains__(self, origin: object) -> bool:
+        if origin in self._allowed:
+            return True
+        return (
+            self._development
+            and isinstance(origin, bytes)
+            and LOOPBACK_ORIGIN.fullmatch(origin) is not None
+        )
+
+
+class Cors:
+    """
+    Answers preflights and lets allowed pages read the answers.
+
+    First of all checks, so that a refusal carries the headers too. The documents of section 3 of
+    RFC 9728, and whatever lies below a path of *untouched*, answer for themselves.
+    """
+
+    def __init__(self, origins: Origins, *, untouched: tuple[str, ...] = ()) -> None:
+        self._origins = origins
+        self._untouched = ("/.well-known/", *untouched)
+
+    def __call__(self, request: Request) -> Preflight | None:
+        origin = request.headers.get(b"origin")
+        if origin is None and request.method != "OPTIONS":
+            return None
+        if WELL_KNOWN in request.path or request.path.startswith(self._untouched):
+            return None
+        allowed = origin is not None and origin in self._origins
+        asked = request.headers.get(b"access-control-request-method")
+        if request.method == "OPTIONS" and (asked is None or origin is None):
+            # An ordinary request with a verb that no route has; a challenge would mislead.
+            raise Refusal(
+                405, "method_not_allowed", "OPTIONS is for CORS preflights", ((b"allow", b"POST"),)
+            )
+        if not allowed or origin is None:
+            return None
+        shared = ((b"access-control-allow-origin", origin), (b"vary", b"Origin"))
+        if request.method == "OPTIONS":
+            return Preflight((*shared, *self._permissions(request)))
+        request.answer_headers = (*shared, (b"access-control-expose-headers", EXPOSED_HEADERS))
+        return None
+
+    def _permissions(self, request: Request) -> tuple[tuple[bytes, bytes], ...]:
+        wanted = request.headers.get(b"access-control-request-headers", b"").lower().split(b",")
+        # The names of mirrored parameters depend on the tools, so they are taken from the asker,
+        # as far as they are such names.
+        parameters = [name.strip() for name in wanted if PARAMETER_HEADER.fullmatch(name.strip())]
+        return (
+            (b"access-control-allow-methods", ALLOWED_METHODS),
+            (b"access-control-allow-headers", b", ".join([ALLOWED_HEADERS, *parameters[:32]])),
+            (b"access-control-max-age", b"600"),
+        )

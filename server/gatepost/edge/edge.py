@@ -1,0 +1,157 @@
+"""The one middleware around everything: request id, checks, one access line, the last resort."""
+
+import logging
+import secrets
+import time
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from itertools import count
+
+import msgspec
+from gatepost_authz.middleware import CALLER
+from starlette.types import ASGIApp, Message, Receive, Scope, Send
+
+from gatepost.edge.request import Check, Preflight, Refusal, Request
+from gatepost.telemetry.access import AccessLog
+
+Probe = Callable[[], bytes]
+"""Answers a health probe: a JSON document."""
+
+REQUEST_ID = "gatepost.request_id"
+"""The scope key of the request's id, a string of letters, digits and `-`."""
+
+# JSON-RPC 2.0 section 5.1, and the server error that MCP uses for limits.
+INVALID_REQUEST = -32600
+LIMITED = -32000
+
+_encode = msgspec.json.encode
+_log = logging.getLogger("gatepost.edge")
+
+
+class Edge:
+    """
+    Stands between the server and the application.
+
+    *probes* are paths answered before every check, because orchestrators ask over plain HTTP and
+    by the pod's address. *checks* run in their order; each may refuse or answer. *is_endpoint*
+    says which paths speak JSON-RPC, so that a refusal there has a body its client can read.
+    """
+
+    def __init__(
+        self,
+        app: ASGIApp,
+        *,
+        checks: Sequence[Check],
+        log: AccessLog,
+        probes: Mapping[str, Probe],
+        is_endpoint: Callable[[str], bool],
+    ) -> None:
+        self.app = app
+        self.checks = tuple(checks)
+        self._append = log.append
+        self._probes = probes
+        self._is_endpoint = is_endpoint
+        # The random half makes ids of restarts and replicas distinct and hard to guess; the
+        # counter makes the rest cheap.
+        self._prefix = secrets.token_hex(8) + "-"
+        self._counter = count(1)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["type"] != "http":
+            await self._other(scope, receive, send)
+            return
+        wall = time.time()
+        began = time.perf_counter()
+        request_id = f"{self._prefix}{next(self._counter):x}"
+        scope[REQUEST_ID] = request_id
+        request = Request(scope)
+        stamp = (b"x-request-id", request_id.encode("ascii"))
+        status = 0
+
+        def answer(message: Message) -> Awaitable[None]:
+            nonlocal status
+            if message["type"] == "http.response.start":
+                status = message["status"]
+                # A new message: what the application sends may be a constant of its own.
+                message = {
+                    "type": "http.response.start",
+                    "status": status,
+                    "headers": [*message.get("headers", ()), stamp, *request.answer_headers],
+                }
+            return send(message)
+
+        try:
+            if (probe := self._probes.get(request.path)) is not None:
+                await respond(answer, 200, probe())
+                return
+            for check in self.checks:
+                if (preflight := check(request)) is not None:
+                    await permit(answer, preflight)
+                    return
+            await self.app(scope, receive, answer)
+        except Refusal as refusal:
+            await self._refuse(request, request_id, refusal, answer)
+        except Exception:  # noqa: BLE001 - the last resort; logged, and answered without detail
+            _log.exception("unforeseen failure", extra={"request_id": request_id})
+            if status == 0:
+                body = _encode({"error": "internal_error", "request_id": request_id})
+                await respond(answer, 500, body)
+            # Else the answer has begun: returning before its end makes the server cut the
+            # connection, so that the client does not take half an answer for a whole one.
+        finally:
+            self._append(
+                (
+                    wall,
+                    request.method,
+                    request.path,
+                    status,
+                    time.perf_counter() - began,
+                    request_id,
+                    scope.get(CALLER),
+                    scope["client"][0] if scope["client"] else "",
+                )
+            )
+
+    async def _refuse(
+        self, request: Request, request_id: str, refusal: Refusal, answer: Send
+    ) -> None:
+        if self._is_endpoint(request.path):
+            code = LIMITED if refusal.status == 429 else INVALID_REQUEST
+            # No id member: the body, and with it the request's id, was never read.
+            data = {"error": refusal.code, "request_id": request_id}
+            error = {"code": code, "message": refusal.message, "data": data}
+            body = _encode({"jsonrpc": "2.0", "error": error})
+        else:
+            body = _encode(
+                {"error": refusal.code, "message": refusal.message, "request_id": request_id}
+            )
+        await respond(answer, refusal.status, body, refusal.headers)
+
+    async def _other(self, scope: Scope, receive: Receive, send: Send) -> None:
+        # Named is what may pass; a new kind of connection must not slip by the checks.
+        if scope["type"] == "lifespan":
+            await self.app(scope, receive, send)
+        elif scope["type"] == "websocket":
+            await receive()
+            await send({"type": "websocket.close", "code": 1008})
+
+
+async def respond(
+    send: Send, status: int, body: bytes, headers: tuple[tuple[bytes, bytes], ...] = ()
+) -> None:
+    """Send a JSON document that nobody may keep."""
+    start = [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode("ascii")),
+        (b"cache-control", b"no-store"),
+        (b"x-content-type-options", b"nosniff"),
+        *headers,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": start})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def permit(send: Send, preflight: Preflight) -> None:
+    """Answer a CORS preflight."""
+    start = [*preflight.headers]
+    await send({"type": "http.response.start", "status": 204, "headers": start})
+    await send({"type": "http.response.body", "body": b""})

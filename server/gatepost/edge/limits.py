@@ -1,0 +1,46 @@
+"""Bounds what a request may weigh before anything of it is read."""
+
+from itertools import chain
+
+from gatepost.edge.request import Refusal, Request
+
+METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
+MOST_HEADERS = 100
+
+
+class Limits:
+    """
+    Method, header and declared body size; a body without a declared size is counted as it is read.
+
+    The Authorization header does not count here: the gate bounds it itself and answers 400 with a
+    challenge, which a client understands better than 431.
+    """
+
+    def __init__(self, *, max_header_bytes: int, max_body_bytes: int) -> None:
+        self._max_header_bytes = max_header_bytes
+        self._max_body_bytes = max_body_bytes
+
+    def __call__(self, request: Request) -> None:
+        raw: list[tuple[bytes, bytes]] = request.scope["headers"]
+        headers = request.headers
+        if request.method not in METHODS:
+            # TRACE would echo the token to a page's script; CONNECT would make us a proxy.
+            raise Refusal(405, "method_not_allowed", "The method is not one this server takes")
+        if len(raw) > MOST_HEADERS:
+            raise Refusal(431, "too_many_headers", "The request has too many header fields")
+        size = sum(map(len, chain.from_iterable(raw)))
+        if (
+            size > self._max_header_bytes
+            and size - sum(map(len, request.values(b"authorization"))) > self._max_header_bytes
+        ):
+            raise Refusal(431, "headers_too_large", "The request's header fields are too large")
+        length = headers.get(b"content-length")
+        if length is None:
+            return
+        if b"transfer-encoding" in headers or len(request.values(b"content-length")) > 1:
+            # Two sizes for one body: who stands in front of us may have believed the other one.
+            raise Refusal(400, "ambiguous_length", "The request declares its length twice")
+        if not length.isdigit() or len(length) > 18:
+            raise Refusal(400, "bad_length", "Content-Length is not a number")
+        if int(length) > self._max_body_bytes:
+            raise Refusal(413, "body_too_large", "The request's body is too large")

@@ -1,0 +1,62 @@
+"""What a check sees of a request, and what it may answer instead of the application."""
+
+from collections.abc import Callable
+
+import msgspec
+from starlette.types import Scope
+
+
+class Refusal(Exception):
+    """
+    A request ends at the edge.
+
+    ``code`` is the stable word on the wire, ``message`` the fixed sentence; ``headers`` come with
+    the answer. Nothing of the request is quoted in it.
+    """
+
+    def __init__(
+        self, status: int, code: str, message: str, headers: tuple[tuple[bytes, bytes], ...] = ()
+    ) -> None:
+        super().__init__(code)
+        self.status = status
+        self.code = code
+        self.message = message
+        self.headers = headers
+
+
+class Preflight(msgspec.Struct, frozen=True):
+    """The answer to a CORS preflight (Fetch standard); it has no body."""
+
+    headers: tuple[tuple[bytes, bytes], ...]
+
+
+class Request:
+    """
+    One request while the checks look at it.
+
+    ``headers`` holds each name once (the last value wins), so a check about a header that decides
+    something asks ``values`` for all of them when ``repeated`` says that a name came twice.
+    ``answer_headers`` is what checks add to whatever is answered.
+    """
+
+    __slots__ = ("answer_headers", "headers", "method", "path", "repeated", "scope")
+
+    def __init__(self, scope: Scope) -> None:
+        raw: list[tuple[bytes, bytes]] = scope["headers"]
+        self.scope = scope
+        self.method: str = scope["method"]
+        self.path: str = scope["path"]
+        self.headers = dict(raw)
+        self.repeated = len(self.headers) != len(raw)
+        self.answer_headers: tuple[tuple[bytes, bytes], ...] = ()
+
+    def values(self, name: bytes) -> list[bytes]:
+        """Every value of a header, in the order of arrival; *name* in lower case."""
+        if self.repeated:
+            return [value for key, value in self.scope["headers"] if key == name]
+        value = self.headers.get(name)
+        return [] if value is None else [value]
+
+
+Check = Callable[[Request], Preflight | None]
+"""Lets a request pass (None), answers it (Preflight), or raises Refusal."""

@@ -1,0 +1,86 @@
+"""Whether the connection is private, and who really connected."""
+
+from ipaddress import IPv4Network, IPv6Address, IPv6Network, ip_address
+
+from gatepost.edge.request import Refusal, Request
+
+Networks = tuple[IPv4Network | IPv6Network, ...]
+
+# A chain of forwarders longer than this is an attack on whoever walks it.
+MOST_FORWARDERS = 32
+MOST_REMEMBERED = 4096
+
+
+class Transport:
+    """
+    Refuses plain HTTP in production and settles the peer.
+
+    Forwarded headers count only when the connection comes from a configured proxy: anybody else
+    could claim TLS for a token sent in the clear, or somebody else's address for its failures.
+    What a proxy said is written into the scope (`client`, `scheme`) for everything behind.
+    """
+
+    def __init__(self, *, production: bool, proxies: Networks) -> None:
+        self._production = production
+        self._proxies = proxies
+        self._known: dict[str, bool] = {}
+
+    def __call__(self, request: Request) -> None:
+        scope = request.scope
+        if self._proxies and scope["client"] and self._trusts(scope["client"][0]):
+            self._believe(request)
+        if self._production and scope["scheme"] != "https":
+            raise Refusal(
+                400, "https_required", "This server takes requests over HTTPS only, also by proxy"
+            )
+
+    def _trusts(self, peer: str) -> bool:
+        known = self._known.get(peer)
+        if known is None:
+            if len(self._known) >= MOST_REMEMBERED:
+                self._known.clear()
+            known = self._known[peer] = self._listed(peer)
+        return known
+
+    def _listed(self, peer: str) -> bool:
+        try:
+            address = ip_address(peer)
+        except ValueError:
+            return False
+        if isinstance(address, IPv6Address) and address.ipv4_mapped:
+            address = address.ipv4_mapped
+        return any(address in network for network in self._proxies)
+
+    def _believe(self, request: Request) -> None:
+        scope = request.scope
+        words = _listing(request.values(b"x-forwarded-proto"))
+        # A chain of proxies is private only when each of its links is.
+        if words:
+            scope["scheme"] = "https" if all(word == "https" for word in words) else "http"
+        peer: str = scope["client"][0]
+        # From the right: the last entry was written by our own proxy, the first by anybody.
+        for entry in reversed(_listing(request.values(b"x-forwarded-for"))[-MOST_FORWARDERS:]):
+            address = _address(entry)
+            if address is None:
+                break
+            peer = address
+            if not self._trusts(peer):
+                break
+        scope["client"] = (peer, 0)
+
+
+def _listing(values: list[bytes]) -> list[str]:
+    joined = b",".join(values).decode("latin-1").lower()
+    return [word.strip() for word in joined.split(",") if word.strip()]
+
+
+def _address(entry: str) -> str | None:
+    """An entry of X-Forwarded-For as an address: proxies write it bare, bracketed, or with port."""
+    if entry.startswith("["):
+        entry = entry[1:].partition("]")[0]
+    elif entry.count(":") == 1:
+        entry = entry.partition(":")[0]
+    try:
+        return str(ip_address(entry))
+    except ValueError:
+        return None

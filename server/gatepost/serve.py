@@ -1,0 +1,188 @@
+"""Runs the server: one process, or several on one socket, until a signal ends it."""
+
+import asyncio
+import logging
+import os
+import signal
+import socket
+import ssl
+import sys
+from collections.abc import Callable, Sequence
+from types import FrameType
+
+import msgspec
+import uvloop
+from starlette.routing import Route
+
+from gatepost.app import Application, build_app
+from gatepost.config.toolbox import Toolbox
+from gatepost.keyring import KeyRing
+from gatepost.listen import Deadlines, Server, listen_config, tls_context
+from gatepost.services import opened
+from gatepost.settings import Config
+from gatepost.telemetry.logs import configure
+
+_log = logging.getLogger("gatepost.serve")
+
+Fresh = Callable[[], tuple[Config, Toolbox] | None]
+"""Reads the configuration again; None when it has errors, which it has told."""
+
+
+class Job(msgspec.Struct, frozen=True, kw_only=True):
+    """Everything a process needs to serve."""
+
+    config: Config
+    toolbox: Toolbox
+    keyring: KeyRing
+    sock: socket.socket
+    fresh: Fresh | None = None
+    """For SIGHUP; None where there is no file to read again."""
+    development_issuer: Sequence[Route] = ()
+
+
+def run(job: Job, announce: Callable[[], object]) -> int:
+    """
+    Serve until SIGTERM or SIGINT and answer the exit code.
+
+    *announce* is called once, when every process accepts connections.
+    """
+    configure(level=job.config.log.level, form=job.config.log.format)
+    if job.config.listen.workers > 1:
+        return Crew(job, announce).run()
+    work(job, announce)
+    return 0
+
+
+def work(job: Job, on_ready: Callable[[], object]) -> None:
+    """Serve in this process."""
+    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
+        runner.run(_serve(job, on_ready))
+
+
+async def _serve(job: Job, on_ready: Callable[[], object]) -> None:
+    config = job.config
+    async with opened(config, job.toolbox, job.keyring) as services:
+        current = Application(
+            build_app(config, services, development_issuer=job.development_issuer)
+        )
+
+        def reload() -> None:
+            fresh = job.fresh() if job.fresh is not None else None
+            if fresh is None:
+                _log.error("reload refused: the configuration in force stays")
+                return
+            services.keyring.reread()
+            services.apply(*fresh)
+            current.app = build_app(fresh[0], services)
+            services.warm()
+            _log.info("configuration reloaded")
+
+        def ready() -> None:
+            on_ready()
+            services.warm()
+
+        server = Server(
+            listen_config(current, deadlines(config), tls=tls_of(config)),
+            on_ready=ready,
+            reload=reload if job.fresh is not None else None,
+        )
+        await server.serve(sockets=[job.sock])
+
+
+def deadlines(config: Config) -> Deadlines:
+    """The socket's limits out of the settings."""
+    return Deadlines(
+        head_s=config.limits.header_timeout_s,
+        drain_s=config.listen.drain_s,
+        max_head_bytes=config.limits.max_header_bytes,
+    )
+
+
+def tls_of(config: Config) -> ssl.SSLContext | None:
+    """What the server speaks TLS with, if it does."""
+    listen = config.listen
+    return tls_context(listen.tls_certificate, listen.tls_key) if listen.tls_key else None
+
+
+class Crew:
+    """
+    Several processes on one socket; each is a whole server.
+
+    Nothing is shared but the socket and what was loaded before the fork: sessions are signed ids
+    that any of them accepts. One that dies is replaced, unless it dies before it serves.
+    """
+
+    def __init__(self, job: Job, announce: Callable[[], object]) -> None:
+        self._job = job
+        self._announce = announce
+        self._waiting_for: dict[int, int] = {}
+        self._members: set[int] = set()
+        self._stopping = False
+
+    def run(self) -> int:
+        """Fork, announce, and look after the members until all have ended."""
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, self._pass_on)
+        started = [self._fork() for _ in range(self._job.config.listen.workers)]
+        serving = [self._serves(pid) for pid in started]
+        if not all(serving):
+            self._stop(signal.SIGTERM)
+        elif not self._stopping:
+            self._announce()
+        failed = False
+        while self._members:
+            pid, status = os.wait()
+            self._members.discard(pid)
+            failed = failed or (self._stopping and os.waitstatus_to_exitcode(status) != 0)
+            if not self._stopping:
+                _log.error("a worker ended by itself and is replaced")
+                if not self._serves(self._fork()):
+                    failed = True
+                    self._stop(signal.SIGTERM)
+        return 1 if failed else 0
+
+    def _fork(self) -> int:
+        ready, tell = os.pipe()
+        sys.stdout.flush()
+        pid = os.fork()
+        if pid == 0:
+            os.close(ready)
+            self._become_member(tell)
+        os.close(tell)
+        self._members.add(pid)
+        self._waiting_for[pid] = ready
+        return pid
+
+    def _become_member(self, tell: int) -> None:
+        for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
+            signal.signal(number, signal.SIG_DFL)
+        code = 1
+        try:
+            work(self._job, lambda: os.write(tell, b"."))
+            code = 0
+        finally:
+            # Not sys.exit: the parent's open work must not be finished twice.
+            os._exit(code)
+
+    def _serves(self, pid: int) -> bool:
+        """Wait until the member says that it accepts connections; False when it ended instead."""
+        ready = self._waiting_for.pop(pid)
+        with os.fdopen(ready, "rb") as pipe:
+            return pipe.read(1) == b"."
+
+    def _pass_on(self, number: int, _: FrameType | None) -> None:
+        if number == signal.SIGHUP:
+            self._tell(number)
+        else:
+            self._stop(number)
+
+    def _stop(self, number: int) -> None:
+        self._stopping = True
+        self._tell(number)
+
+    def _tell(self, number: int) -> None:
+        for pid in tuple(self._members):
+            try:
+                os.kill(pid, number)
+            except ProcessLookupError:
+                self._members.discard(pid)

@@ -1,0 +1,130 @@
+"""The long-lived objects: opened once, closed in order, and what a reload replaces."""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from pathlib import Path
+
+import msgspec
+from gatepost_authz.decisions import Decisions
+from gatepost_authz.fetch import Fetcher
+from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.jwks import Keys
+from gatepost_authz.scopes import Implications
+from gatepost_authz.tenant import Tenancy
+from gatepost_authz.verifier import JwtVerifier, TokenVerifier, Verifiers
+
+from gatepost.config.toolbox import Toolbox
+from gatepost.edge.flood import Flood
+from gatepost.keyring import KeyRing
+from gatepost.settings import Config
+from gatepost.telemetry.access import AccessLog
+from gatepost.tools.api import Call, CallContext
+from gatepost.tools.registry import Registry
+from gatepost.tools.runner import Runner
+from gatepost.workspace import Workspaces
+
+
+class Services:
+    """
+    What requests share.
+
+    Keys of issuers, verdicts, failure counts and the log live as long as the process. `apply`
+    takes up a configuration, at the start and at each reload: what it makes replaces its
+    predecessor whole, while calls that run keep what they began with.
+    """
+
+    issuers: IssuerRegistry
+    verifier: TokenVerifier
+    registry: Registry
+    runner: Runner
+
+    def __init__(self, config: Config, toolbox: Toolbox, keyring: KeyRing) -> None:
+        self.fetcher = Fetcher(development=config.development, network=config.network)
+        self.keys = Keys(self.fetcher)
+        self.decisions = Decisions()
+        self.keyring = keyring
+        self.workspaces = Workspaces(Path(config.workspace.root))
+        self.flood = Flood(config.limits.failures_per_second)
+        self.log = AccessLog(config.log.format)
+        self.apply(config, toolbox)
+
+    def apply(self, config: Config, toolbox: Toolbox) -> None:
+        """Make what depends on issuers, tenants, scopes and tools; raises nothing half done."""
+        issuers = IssuerRegistry(config.issuers)
+        obtainable = config.scopes.obtainable
+        registry = Registry(
+            toolbox.tools, obtainable=None if obtainable is None else frozenset(obtainable)
+        )
+        verifier = JwtVerifier(
+            lambda: issuers,
+            self.keys,
+            self.decisions,
+            implications=Implications(config.scopes.implied),
+            tenancy=Tenancy(config.creates_tenants, known_tenants(config)),
+            development=config.development,
+        )
+        runner = Runner(
+            registry,
+            context_for=self.context_for,
+            timeout_s=config.tools.timeout_s,
+            max_result_bytes=config.tools.max_result_bytes,
+        )
+        self.keys.retain([issuer.issuer for issuer in config.issuers])
+        self.issuers, self.registry, self.runner = issuers, registry, runner
+        self.verifier = Verifiers([verifier])
+
+    def context_for(self, call: Call) -> CallContext:
+        """What a tool gets to see of a call."""
+        return CallContext(
+            caller=call.caller,
+            request_id=call.request_id,
+            workspace=self.workspaces.of(call.caller.tenant_id),
+            report=call.report,
+        )
+
+    def warm(self) -> None:
+        """Begin to fetch the issuers' keys, so that the first request need not wait for them."""
+        self.keys.warm(self.issuers.issuers)
+
+    def readiness(self, *, insecure_dev_auth: bool) -> bytes:
+        """What `/readyz` says: which issuers' keys are at hand; no secret, nothing of a caller."""
+        told: dict[str, object] = {"status": "ok"}
+        if insecure_dev_auth:
+            told["insecure_dev_auth"] = True
+        told["issuers"] = [
+            {"issuer": trusted.settings.issuer, "keys": self.keys.state_of(trusted)}
+            for trusted in self.issuers.issuers
+        ]
+        return msgspec.json.encode(told)
+
+    async def aclose(self) -> None:
+        """Close what was opened, the log last, so that it has the last requests."""
+        await self.keys.aclose()
+        await self.fetcher.aclose()
+        self.workspaces.close()
+        await self.log.aclose()
+
+
+@asynccontextmanager
+async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIterator[Services]:
+    """The services of a configuration without errors; nothing is fetched yet."""
+    services = Services(config, toolbox, keyring)
+    try:
+        yield services
+    finally:
+        await services.aclose()
+
+
+def keyring_of(config: Config) -> KeyRing:
+    """The configured ring, or one for this run only; raises KeyRingError."""
+    return KeyRing.load(config.keys.ring) if config.keys.ring else KeyRing.ephemeral()
+
+
+def known_tenants(config: Config) -> frozenset[str]:
+    """Every tenant that some setting names."""
+    named = {*config.tenancy.tenants}
+    for issuer in config.issuers:
+        named.update(issuer.tenants.values())
+        if issuer.tenant.value:
+            named.add(issuer.tenant.value)
+    return frozenset(named)

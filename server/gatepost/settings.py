@@ -1,0 +1,146 @@
+"""Everything an operator can set, as frozen values; docs/settings.md has a heading for each."""
+
+from typing import Literal
+
+import msgspec
+
+from gatepost.telemetry.logs import LogFormat, LogLevel
+from gatepost_authz.config import Issuer, Network
+
+Mode = Literal["production", "development"]
+
+
+class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One table of the configuration file."""
+
+
+class Listen(Settings, frozen=True, kw_only=True):
+    """Where the server listens and whom it believes."""
+
+    host: str = "127.0.0.1"
+    """The address to listen on."""
+    port: int = 8000
+    """The port to listen on."""
+    workers: int = 1
+    """How many processes serve; they share the socket and need a key ring."""
+    tls_certificate: str = ""
+    """A PEM file with the certificate chain; with `tls_key` the server speaks TLS itself."""
+    tls_key: str = ""
+    """A PEM file with the certificate's private key."""
+    trusted_proxies: tuple[str, ...] = ()
+    """Networks (CIDR) of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` count."""
+    allowed_origins: tuple[str, ...] = ()
+    """Origins of web pages that may call, exactly as browsers send them."""
+    drain_s: int = 30
+    """How many seconds running calls may take to finish after SIGTERM."""
+
+
+class Keys(Settings, frozen=True, kw_only=True):
+    """The secrets that sign what this server hands out."""
+
+    ring: str = ""
+    """The key ring, as `file:PATH`; `gatepost keyring new` makes one. Production needs it."""
+
+
+class TenancySettings(Settings, frozen=True, kw_only=True):
+    """Which tenants there are."""
+
+    create_on_first_use: bool | None = None
+    """Whether a tenant that no setting names is accepted; default: in development only."""
+    tenants: tuple[str, ...] = ()
+    """Tenant ids that exist, beside those the issuers' tables and values name."""
+    suspended: tuple[str, ...] = ()
+    """Tenant ids whose callers are refused although their tokens are good."""
+
+
+class ChallengeSettings(Settings, frozen=True, kw_only=True):
+    """What a refused client is told."""
+
+    error_without_credentials: bool = True
+    """Whether the challenge says `error="invalid_token"` also when no token was sent."""
+
+
+class ScopesSettings(Settings, frozen=True, kw_only=True):
+    """What the scopes of a token mean here."""
+
+    baseline: tuple[str, ...] = ()
+    """Scopes that any request needs; named in every challenge and in the metadata."""
+    obtainable: tuple[str, ...] | None = None
+    """Scopes a caller may ask its issuer for; default: all that the enabled tools declare."""
+    implied: dict[str, tuple[str, ...]] = {}
+    """Scope = the scopes that come with it."""
+
+
+class WorkspaceSettings(Settings, frozen=True, kw_only=True):
+    """Where tools keep files."""
+
+    root: str = "workspaces"
+    """The folder that holds one folder per tenant."""
+
+
+class ToolsSettings(Settings, frozen=True, kw_only=True):
+    """Which tools are served and how long they may take."""
+
+    load: tuple[str, ...] = ()
+    """Files (`./invoices.py`) or modules (`acme.tools`) that hold packs."""
+    packs: tuple[str, ...] = ()
+    """Built-in packs to enable."""
+    timeout_s: float = 30.0
+    """Seconds a tool may run when it declares no limit of its own."""
+    max_result_bytes: int = 4_000_000
+    """The size at which an outcome is cut, saying so."""
+
+
+class LimitsSettings(Settings, frozen=True, kw_only=True):
+    """What a request may weigh, and how often a peer may fail."""
+
+    failures_per_second: float = 20.0
+    """Failed authentications per peer address before it has to wait; 0 turns this off."""
+    max_body_bytes: int = 4_000_000
+    """The largest request body."""
+    max_header_bytes: int = 32_768
+    """The largest sum of header names and values, the Authorization header aside."""
+    header_timeout_s: float = 10.0
+    """Seconds from the connection, or an answer, until a request's headers are complete."""
+    body_timeout_s: float = 30.0
+    """Seconds until a request's body is complete."""
+
+
+class LogSettings(Settings, frozen=True, kw_only=True):
+    """What is logged, and how; the log goes to standard error."""
+
+    level: LogLevel = "info"
+    """The least important event that is logged."""
+    format: LogFormat = "json"
+    """`json` for machines, `console` for a person."""
+
+
+class Config(Settings, frozen=True, kw_only=True):
+    """The whole configuration."""
+
+    resource: str
+    """The URL clients call; also the audience that tokens must name. May hold `{tenant}`."""
+    mode: Mode = "production"
+    """`development` allows plain http on loopback, and nothing else."""
+    listen: Listen = Listen()
+    keys: Keys = Keys()
+    network: Network = Network()
+    issuers: tuple[Issuer, ...] = ()
+    tenancy: TenancySettings = TenancySettings()
+    challenge: ChallengeSettings = ChallengeSettings()
+    scopes: ScopesSettings = ScopesSettings()
+    workspace: WorkspaceSettings = WorkspaceSettings()
+    tools: ToolsSettings = ToolsSettings()
+    limits: LimitsSettings = LimitsSettings()
+    log: LogSettings = LogSettings()
+
+    @property
+    def development(self) -> bool:
+        """Whether plain http on loopback is allowed."""
+        return self.mode == "development"
+
+    @property
+    def creates_tenants(self) -> bool:
+        """Whether a tenant nobody named is accepted."""
+        chosen = self.tenancy.create_on_first_use
+        return self.development if chosen is None else chosen

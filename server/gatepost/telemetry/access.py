@@ -1,0 +1,128 @@
+"""One line per request, kept as a tuple while the request runs and written in batches."""
+
+import asyncio
+import os
+import time
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from typing import Protocol
+
+import msgspec
+
+from gatepost.telemetry.logs import LogFormat, printable, timestamp
+
+
+class Caller(Protocol):
+    """What the line says of the caller."""
+
+    @property
+    def tenant_id(self) -> str: ...
+
+
+Row = tuple[float, str, str, int, float, str, Caller | None, str]
+"""Wall-clock seconds, method, path, status (0: no answer), seconds, request id, caller, peer."""
+
+FLUSH_EVERY_S = 0.1
+# What waits for a slow pipe stays below this many lines; beyond it lines are dropped and counted.
+MOST_WAITING = 50_000
+
+_ENCODER = msgspec.json.Encoder()
+
+
+def as_json(row: Row) -> bytes:
+    """The row as a JSON object."""
+    at, method, path, status, duration, request_id, caller, peer = row
+    return _ENCODER.encode(
+        {
+            "time": timestamp(at),
+            "level": "info",
+            "event": "request",
+            "method": method,
+            "path": path[:1000],
+            "status": status,
+            "ms": round(duration * 1000, 3),
+            "request_id": request_id,
+            "tenant": caller.tenant_id if caller is not None else None,
+            "peer": peer,
+        }
+    )
+
+
+def as_text(row: Row) -> bytes:
+    """The row for a person, on one line whatever the path holds."""
+    at, method, path, status, duration, request_id, caller, peer = row
+    clock = time.strftime("%H:%M:%S", time.localtime(at))
+    tenant = caller.tenant_id if caller is not None else "-"
+    line = (
+        f"{clock} {method:<7} {printable(path)} {status} {duration * 1000:.1f} ms"
+        f" tenant={tenant} peer={peer} request_id={request_id}"
+    )
+    return line.encode("utf-8", "backslashreplace")
+
+
+class AccessLog:
+    """
+    Collects rows and writes them off the request path.
+
+    ``append`` is all that a request pays for. A timer encodes what has gathered; a thread writes
+    it, because a pipe whose reader is slow would otherwise stop every request.
+    """
+
+    def __init__(self, form: LogFormat, write: Callable[[bytes], object] | None = None) -> None:
+        self._encode = as_json if form == "json" else as_text
+        self._write = write or write_to_stderr
+        self._rows: list[Row] = []
+        self._dropped = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._writing: asyncio.Future[None] | None = None
+        self._thread = ThreadPoolExecutor(1, thread_name_prefix="access-log")
+
+    def append(self, row: Row) -> None:
+        """Keep the row; it is written within a fraction of a second."""
+        self._rows.append(row)
+        if self._timer is None:
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_EVERY_S, self._flush)
+
+    def _flush(self) -> None:
+        self._timer = None
+        if self._writing is not None and not self._writing.done():
+            if len(self._rows) > MOST_WAITING:
+                self._dropped += len(self._rows) - MOST_WAITING
+                del self._rows[:-MOST_WAITING]
+            self._timer = asyncio.get_running_loop().call_later(FLUSH_EVERY_S, self._flush)
+            return
+        if batch := self._batch():
+            loop = asyncio.get_running_loop()
+            self._writing = loop.run_in_executor(self._thread, self._deliver, batch)
+
+    def _batch(self) -> bytes:
+        rows, self._rows = self._rows, []
+        lines = [self._encode(row) for row in rows]
+        if self._dropped:
+            lines.append(_ENCODER.encode({"event": "access_lines_dropped", "count": self._dropped}))
+            self._dropped = 0
+        return b"".join(line + b"\n" for line in lines)
+
+    def _deliver(self, batch: bytes) -> None:
+        self._write(batch)
+
+    async def aclose(self) -> None:
+        """Write what is left."""
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        if self._writing is not None:
+            await self._writing
+        if batch := self._batch():
+            await asyncio.get_running_loop().run_in_executor(self._thread, self._deliver, batch)
+        self._thread.shutdown()
+
+
+def write_to_stderr(data: bytes) -> None:
+    """All of it, or nothing more once the reader is gone."""
+    view = memoryview(data)
+    try:
+        while view:
+            view = view[os.write(2, view) :]
+    except OSError:
+        return
