@@ -44,40 +44,37 @@ class Attended(Generic[T]):
         self._work.close()
 
 
-class DeadlinePassed(Exception):
-    """The work took longer than it may; not TimeoutError, which the work may raise itself."""
+class Stop:
+    """A way to cancel the task that armed it, and to tell that cancellation from any other."""
 
+    __slots__ = ("_before", "_pulled", "_task")
 
-class Deadline:
-    """Cancels the task that started it when *limit_s* seconds have passed."""
-
-    __slots__ = ("_before", "_handle", "_limit_s", "_passed", "_task")
-
-    def __init__(self, limit_s: float) -> None:
-        self._limit_s = limit_s
-        self._handle: asyncio.TimerHandle | None = None
+    def __init__(self) -> None:
         self._task: asyncio.Task[Any] | None = None
         self._before = 0
-        self._passed = False
+        self._pulled = False
 
-    def start(self) -> None:
+    def arm(self) -> None:
+        """The running task is the one to stop."""
         self._task = asyncio.current_task()
         self._before = self._task.cancelling() if self._task is not None else 0
-        self._handle = asyncio.get_running_loop().call_later(self._limit_s, self._expire)
 
-    def _expire(self) -> None:
-        if self._task is not None:
-            self._passed = True
+    def pull(self) -> None:
+        """Cancel the task, once."""
+        if self._task is not None and not self._pulled:
+            self._pulled = True
             self._task.cancel()
 
     def settle(self) -> bool:
-        """End it; True when the cancellation under way was this deadline's and nobody else's."""
-        if self._handle is not None:
-            self._handle.cancel()
-        if not self._passed or self._task is None:
+        """End it; True when the cancellation under way was this one's and nobody else's."""
+        task, self._task = self._task, None
+        if task is None or not self._pulled:
             return False
-        self._passed = False
-        return self._task.uncancel() <= self._before
+        return task.uncancel() <= self._before
+
+
+class DeadlinePassed(Exception):
+    """The work took longer than it may; not TimeoutError, which the work may raise itself."""
 
 
 async def within(limit_s: float, work: Awaitable[T]) -> T:
@@ -86,12 +83,21 @@ async def within(limit_s: float, work: Awaitable[T]) -> T:
 
     The clock starts at the work's first wait: what never waits cannot be interrupted anyway.
     """
-    deadline = Deadline(limit_s)
+    stop = Stop()
+    timer: asyncio.TimerHandle | None = None
+
+    def start() -> None:
+        nonlocal timer
+        stop.arm()
+        timer = asyncio.get_running_loop().call_later(limit_s, stop.pull)
+
     try:
-        return await Attended(work, deadline.start)
+        return await Attended(work, start)
     except asyncio.CancelledError:
-        if deadline.settle():
+        if stop.settle():
             raise DeadlinePassed from None
         raise
     finally:
-        deadline.settle()
+        stop.settle()
+        if timer is not None:
+            timer.cancel()

@@ -1,0 +1,225 @@
+"""One HTTP exchange: verb, body, era, and the leg that serves it."""
+
+from collections import Counter
+from collections.abc import Iterable, MutableMapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from gatepost.mcp import modern
+from gatepost.mcp.body import Gone, check_type, read_body
+from gatepost.mcp.era import Kind, Ruling, decide
+from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange, Headers, Receive, Send
+from gatepost.mcp.jsonrpc import (
+    HEADER_MISMATCH,
+    INVALID_REQUEST,
+    TENANT_SUSPENDED,
+    Message,
+    Refused,
+    read,
+)
+from gatepost.mcp.legacy import Sessions
+from gatepost.mcp.methods import INITIALIZE, Server, ServerInfo
+from gatepost.mcp.params import NO_META, NONE, Params, read_params
+from gatepost.mcp.reply import Replies
+from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_HEADER, Handshake
+from gatepost.mcp.stateless import Stateless
+from gatepost.tools.registry import Registry
+from gatepost.tools.runner import Runner
+from gatepost_authz.challenge import Challenge
+from gatepost_authz.config import Resource
+from gatepost_authz.middleware import CALLER
+
+Scope = MutableMapping[str, Any]
+
+REQUEST_ID = "gatepost.request_id"
+VERSION_HEADER = b"mcp-protocol-version"
+
+SUSPENDED = Refused(TENANT_SUSPENDED, "This tenant is suspended", status=200, legacy_status=200)
+NOT_ALLOWED = Refused(
+    INVALID_REQUEST, "Only POST is served here", status=405, headers=((b"allow", b"POST"),)
+)
+LEGACY_REFUSALS = {
+    Ruling.NO_SESSION: NO_SESSION,
+    Ruling.SESSION: LOST,
+    Ruling.BATCH: LOST,
+    Ruling.RESPONSE: LOST,
+    Ruling.NO_BATCH: NO_BATCH,
+    Ruling.NO_RESPONSE: NOT_ASKED,
+}
+DOUBLED = Refused(HEADER_MISMATCH, "A routing header is sent twice", legacy_status=400)
+
+
+class Limits(msgspec.Struct, frozen=True):
+    """What one request may cost before it means anything."""
+
+    max_body_bytes: int = 4_194_304
+    body_timeout_s: float = 10.0
+
+
+DEFAULT_LIMITS = Limits()
+
+
+class Endpoint:
+    """
+    The MCP endpoint, an ASGI app behind the gate.
+
+    Both eras meet the caller that the gate left in the scope; nothing here reads a token.
+    """
+
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
+        self,
+        *,
+        runner: Runner,
+        registry: Registry,
+        challenge: Challenge,
+        resource: Resource,
+        sessions: Sessions,
+        info: ServerInfo,
+        suspended: frozenset[str] = frozenset(),
+        limits: Limits = DEFAULT_LIMITS,
+    ) -> None:
+        server = Server(runner, registry, info)
+        self._locate = resource.locate
+        self._suspended = suspended
+        self._limits = limits
+        self._modern = Replies(challenge, modern=True)
+        self._legacy = Replies(challenge, modern=False)
+        self._stateless = Stateless(server, self._modern)
+        self._handshake = Handshake(server, sessions, self._legacy)
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        try:
+            answer = await self._answer(scope, receive, send)
+        except Refused as refusal:
+            # Refused before a message was understood: no era, no id.
+            answer = self._modern.refused(None, refusal)
+        except Gone:
+            return
+        if answer is None:
+            return
+        body = answer.body
+        headers = [(b"content-length", b"%d" % len(body)), *answer.headers]
+        if body:
+            headers.append((b"content-type", b"application/json"))
+        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
+        await send({"type": "http.response.body", "body": body})
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
+        if scope["method"] != "POST" and decide(scope["method"]) is Ruling.NOT_ALLOWED:
+            raise NOT_ALLOWED
+        headers: Headers = dict(scope["headers"])
+        check_type(headers)
+        limits = self._limits
+        body = await read_body(receive, headers, limits.max_body_bytes, limits.body_timeout_s)
+        message = read(body)
+        exchange = Exchange(
+            scope[CALLER],
+            self._locate(scope["path"]),
+            scope.get(REQUEST_ID, ""),
+            headers,
+            receive,
+            send,
+        )
+        if isinstance(message, list):
+            return await self._batch(exchange, message)
+        refusal = message.refusal
+        if len(headers) != len(scope["headers"]) and _doubled(scope["headers"]):
+            # Whoever reads the first and whoever reads the last would see different requests.
+            refusal = refusal or DOUBLED
+        if exchange.caller.tenant_id in self._suspended:
+            refusal = refusal or SUSPENDED
+        if refusal is not None:
+            return self._modern.refused(message.id, refusal)
+        if message.method is None:
+            return self._response(exchange)
+        params, problem = read_params(message.params)
+        if message.id is None:
+            return self._notification(exchange, message, params)
+        return await self._request(exchange, message, message.id, params, problem)
+
+    async def _request(
+        self,
+        exchange: Exchange,
+        message: Message,
+        identity: bytes,
+        params: Params,
+        problem: Refused | None,
+    ) -> Answer | None:
+        version = None if params.meta is UNSET else params.meta.version
+        ruling = decide(
+            "POST",
+            Kind.REQUEST,
+            header=_version(exchange.headers),
+            body=None if version is UNSET else version,
+            session=SESSION_HEADER in exchange.headers,
+            handshake=message.method == INITIALIZE,
+        )
+        if ruling is Ruling.MODERN:
+            return await self._stateless.serve(exchange, message, identity, params, problem)
+        if ruling is Ruling.HANDSHAKE:
+            return self._handshake.initialize(exchange, message, identity)
+        if ruling in (Ruling.SESSION, Ruling.SESSION_OR_UNSERVED):
+            session = self._handshake.find(exchange)
+            if session is not None:
+                return await self._handshake.request(exchange, message, identity, session)
+        return self._refuse(ruling, exchange.headers, identity, params)
+
+    def _notification(self, exchange: Exchange, message: Message, params: Params) -> Answer:
+        version = None if params.meta is UNSET else params.meta.version
+        ruling = decide(
+            "POST",
+            Kind.NOTIFICATION,
+            header=_version(exchange.headers),
+            body=None if version is UNSET else version,
+            session=SESSION_HEADER in exchange.headers,
+        )
+        if ruling is Ruling.DROP:
+            return ACCEPTED
+        if ruling is Ruling.SESSION and (session := self._handshake.find(exchange)):
+            return self._handshake.notify(message, session)
+        return self._refuse(ruling, exchange.headers, None, params)
+
+    def _response(self, exchange: Exchange) -> Answer:
+        """A client's answer: nothing is asked of clients yet, so a live session just takes it."""
+        headers = exchange.headers
+        session = SESSION_HEADER in headers
+        ruling = decide("POST", Kind.RESPONSE, header=_version(headers), session=session)
+        if ruling is Ruling.RESPONSE and self._handshake.find(exchange):
+            return ACCEPTED
+        return self._refuse(ruling, headers, None, NONE)
+
+    async def _batch(self, exchange: Exchange, batch: list[bytes]) -> Answer:
+        headers = exchange.headers
+        session_named = SESSION_HEADER in headers
+        ruling = decide("POST", Kind.BATCH, header=_version(headers), session=session_named)
+        if ruling is Ruling.BATCH and (session := self._handshake.find(exchange)):
+            return await self._handshake.batch(exchange, batch, session)
+        return self._refuse(ruling, headers, None, NONE)
+
+    def _refuse(
+        self, ruling: Ruling, headers: Headers, identity: bytes | None, params: Params
+    ) -> Answer:
+        """The answer to what the table does not serve, or serves only a session that is not."""
+        if ruling in LEGACY_REFUSALS:
+            return self._legacy.refused(identity, LEGACY_REFUSALS[ruling])
+        meta = NO_META if params.meta is UNSET else params.meta
+        named = _version(headers) if meta.version is UNSET else meta.version
+        if ruling is Ruling.NO_META:
+            refusal = modern.no_meta(meta)
+        elif ruling is Ruling.MISMATCH:
+            refusal = modern.mismatch("MCP-Protocol-Version", "the version in params._meta")
+        else:
+            refusal = modern.unserved(named or "")
+        return self._modern.refused(identity, refusal)
+
+
+def _version(headers: Headers) -> str | None:
+    value = headers.get(VERSION_HEADER)
+    return None if value is None else value.strip(b" \t").decode("latin-1")
+
+
+def _doubled(headers: Iterable[tuple[bytes, bytes]]) -> bool:
+    counted = Counter(name for name, _ in headers)
+    return any(n > 1 and name.startswith((b"mcp-", b"content-")) for name, n in counted.items())

@@ -1,0 +1,36 @@
+"""The values of one HTTP exchange: what came, and what goes back."""
+
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.config import Target
+
+Receive = Callable[[], Awaitable[dict[str, Any]]]
+Send = Callable[[dict[str, Any]], Awaitable[None]]
+Headers = dict[bytes, bytes]
+"""Request headers by name, in lower case."""
+
+
+class Exchange(msgspec.Struct, frozen=True):
+    """One POST, past the gate."""
+
+    caller: TenantContext
+    target: Target | None
+    request_id: str
+    headers: Headers
+    receive: Receive
+    send: Send
+
+
+class Answer(msgspec.Struct, frozen=True):
+    """What goes back when the answer is no stream; without a body it is only a status."""
+
+    status: int
+    body: bytes = b""
+    headers: tuple[tuple[bytes, bytes], ...] = ()
+
+
+ACCEPTED = Answer(202)

@@ -1,0 +1,71 @@
+"""What the methods' parameters may hold, and the `_meta` that every request carries."""
+
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
+
+PREFIX = "io.modelcontextprotocol/"
+VERSION = PREFIX + "protocolVersion"
+CAPABILITIES = PREFIX + "clientCapabilities"
+SERVER_INFO = PREFIX + "serverInfo"
+
+
+class Meta(msgspec.Struct):
+    """The members of `_meta` that are read; a client's own name for itself is not one of them."""
+
+    version: str | UnsetType = msgspec.field(name=VERSION, default=UNSET)
+    capabilities: dict[str, Raw] | UnsetType = msgspec.field(name=CAPABILITIES, default=UNSET)
+    progress_token: Raw | UnsetType = msgspec.field(name="progressToken", default=UNSET)
+
+
+class Params(msgspec.Struct):
+    """The parameters of every method served, as far as a type says it."""
+
+    meta: Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
+    name: str | UnsetType = UNSET
+    arguments: Raw | UnsetType = UNSET
+    cursor: str | UnsetType | None = UNSET
+    request_id: Raw | UnsetType = msgspec.field(name="requestId", default=UNSET)
+
+
+class OnlyMeta(msgspec.Struct):
+    """`_meta` of parameters whose other members have the wrong types."""
+
+    meta: Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
+
+
+_decode = msgspec.json.Decoder(Params).decode
+_decode_meta = msgspec.json.Decoder(OnlyMeta).decode
+
+NONE = Params()
+NO_META = Meta()
+
+
+def read_params(raw: bytes | None) -> tuple[Params, Refused | None]:
+    """
+    Read parameters; with a refusal, when they are malformed, for whoever gets to say so.
+
+    `_meta` is read even then, because it decides which era's words the refusal is in.
+    """
+    if raw is None or raw == b"null":
+        return NONE, None
+    try:
+        return _decode(raw), None
+    except msgspec.DecodeError as error:
+        # msgspec's sentences name the member and both types, and no value.
+        refusal = Refused(INVALID_PARAMS, f"Invalid params: {error}")
+    try:
+        return Params(meta=_decode_meta(raw).meta), refusal
+    except msgspec.DecodeError:
+        return NONE, refusal
+
+
+def decode_as(kind: type[Any], raw: bytes | None) -> Any:
+    """Parameters as a method's own type; raises Refused."""
+    try:
+        return msgspec.json.decode(raw or b"{}", type=kind)
+    except msgspec.DecodeError as error:
+        raise Refused(INVALID_PARAMS, f"Invalid params: {error}") from None

@@ -1,0 +1,73 @@
+"""One Outcome → the result of `tools/call` in each revision."""
+
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET
+
+from gatepost.mcp.era import MODERN
+from gatepost.mcp.jsonrpc import RATE_LIMITED, Refused
+from gatepost.tools.api import Failure, Outcome
+
+WITHOUT_STRUCTURE = "2025-03-26"
+
+_encode = msgspec.json.encode
+
+
+def call_result(outcome: Outcome, revision: str, tail: bytes) -> bytes:
+    """
+    Encode an outcome; *tail* are the members that end every modern result.
+
+    What the tool or its arguments got wrong is a result with `isError`, which the model reads and
+    can act on. Too many calls are an error of the protocol (design, failure table): Refused.
+    """
+    if outcome.failure is not None:
+        return _failed(outcome.failure, revision, tail)
+    if revision == MODERN:
+        body = b'{"resultType":"complete","content":' + _encode(outcome.content)
+        if outcome.structured is not UNSET:
+            body += b',"structuredContent":' + _encode(outcome.structured)
+        return body + b',"isError":false' + tail + b"}"
+    content = outcome.content
+    if revision == WITHOUT_STRUCTURE:
+        content = tuple(_without_link(block) for block in content)
+    body = b'{"content":' + _encode(content)
+    if outcome.structured is not UNSET and revision != WITHOUT_STRUCTURE:
+        structured = _encode(outcome.structured)
+        if structured[:1] == b"{":
+            # Any other value is only in the text: these revisions know objects alone.
+            body += b',"structuredContent":' + structured
+    return body + b',"isError":false}'
+
+
+def _failed(failure: Failure, revision: str, tail: bytes) -> bytes:
+    if failure.kind == "rate_limit":
+        raise rate_limited(failure)
+    message = failure.message
+    if failure.retry_after is not None:
+        message += f" Try again in {failure.retry_after:g} seconds."
+    content = _encode([{"type": "text", "text": message}])
+    if revision == MODERN:
+        start = b'{"resultType":"complete","content":'
+        return start + content + b',"isError":true' + tail + b"}"
+    return b'{"content":' + content + b',"isError":true}'
+
+
+def rate_limited(failure: Failure) -> Refused:
+    """HTTP 200: a status in the 400s would read as a login failure or a lost session."""
+    seconds = 1 if failure.retry_after is None else max(1, -(-failure.retry_after // 1))
+    return Refused(
+        RATE_LIMITED,
+        failure.message,
+        data={"retryAfter": int(seconds)},
+        status=200,
+        headers=((b"retry-after", b"%d" % int(seconds)),),
+    )
+
+
+def _without_link(block: Mapping[str, Any]) -> Mapping[str, Any]:
+    """`resource_link` came with 2025-06-18; before, the address is text."""
+    if block.get("type") != "resource_link":
+        return block
+    return {"type": "text", "text": f"{block.get('name', '')} {block.get('uri', '')}".strip()}

@@ -1,0 +1,74 @@
+"""How the work on one request ends: as JSON, as a stream's last event, as a challenge, or not."""
+
+from collections.abc import Awaitable
+
+from gatepost_authz.challenge import Challenge
+from msgspec import Raw
+
+from gatepost.mcp.cancellation import Stopped
+from gatepost.mcp.exchange import Answer, Exchange
+from gatepost.mcp.jsonrpc import (
+    INSUFFICIENT_AUTHENTICATION,
+    INSUFFICIENT_SCOPE,
+    Refused,
+    error,
+    result,
+)
+from gatepost.mcp.stream import Stream
+from gatepost_authz.errors import AuthError, InsufficientScope
+
+
+class Replies:
+    """Turns what comes of a request into its answer, in the words of one era."""
+
+    def __init__(self, challenge: Challenge, *, modern: bool) -> None:
+        self._challenge = challenge
+        self._modern = modern
+
+    async def to(
+        self, exchange: Exchange, identity: bytes, stream: Stream | None, work: Awaitable[bytes]
+    ) -> Answer | None:
+        """
+        Await *work*, the result of the request; None when nothing is left to send.
+
+        Whatever has a status of its own is decided before the first event: a stream is 200.
+        """
+        try:
+            answer = Answer(200, result(identity, await work))
+        except Refused as refusal:
+            answer = self.refused(identity, refusal)
+        except AuthError as raised:
+            answer = self._challenged(exchange, identity, raised)
+        except Stopped:
+            await self._stopped(exchange, stream)
+            return None
+        if stream is None or not stream.started:
+            return answer
+        await stream.finish(answer.body)
+        return None
+
+    def refused(self, identity: bytes | None, refusal: Refused) -> Answer:
+        """The answer to a message that is refused."""
+        status = refusal.status if self._modern else refusal.legacy_status
+        return Answer(status, error(identity, refusal), refusal.headers)
+
+    def _challenged(self, exchange: Exchange, identity: bytes, raised: AuthError) -> Answer:
+        # The challenge lets the client step up; the body names the request it is about.
+        status, headers, _ = self._challenge.response(raised, exchange.target)
+        own = (b"content-type", b"content-length")
+        kept = tuple((name, value) for name, value in headers if name not in own)
+        return Answer(status, error(identity, as_refusal(raised)), kept)
+
+    async def _stopped(self, exchange: Exchange, stream: Stream | None) -> None:
+        if not self._modern:
+            # The connection is still there and wants an end; a cancelled request gets no response.
+            await (stream or Stream(exchange.send, Raw(b"0"))).finish(None)
+
+
+def as_refusal(raised: AuthError) -> Refused:
+    """The demand for more permissions, in JSON-RPC."""
+    data = None
+    code = INSUFFICIENT_AUTHENTICATION
+    if isinstance(raised, InsufficientScope):
+        code, data = INSUFFICIENT_SCOPE, {"scopes": raised.scopes}
+    return Refused(code, raised.description or "Not authorized", data=data)

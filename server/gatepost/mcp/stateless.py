@@ -1,0 +1,80 @@
+"""The modern leg: every request stands alone."""
+
+from msgspec import UNSET
+
+from gatepost.mcp import modern
+from gatepost.mcp.cancellation import until_disconnect
+from gatepost.mcp.era import MODERN
+from gatepost.mcp.exchange import Answer, Exchange
+from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, Message, Refused
+from gatepost.mcp.methods import (
+    MODERN_METHODS,
+    NAMED,
+    Ask,
+    Method,
+    Server,
+    tool_arguments,
+    tool_name,
+    unknown_tool,
+)
+from gatepost.mcp.params import NO_META, Params
+from gatepost.mcp.reply import Replies
+from gatepost.mcp.stream import Stream, wanted_stream
+from gatepost.tools.registry import UnknownTool
+
+
+class Stateless:
+    """Serves requests of 2026-07-28, in the order of checks that H-13 gives."""
+
+    def __init__(self, server: Server, replies: Replies) -> None:
+        self._server = server
+        self._replies = replies
+        self._routed = frozenset(n for n, tool in server.registry.tools.items() if tool.routed)
+
+    async def serve(
+        self,
+        exchange: Exchange,
+        message: Message,
+        identity: bytes,
+        params: Params,
+        problem: Refused | None,
+    ) -> Answer | None:
+        """Answer one request; None when the answer went out as a stream, or nobody waits for it."""
+        stream: Stream | None = None
+        meta = params.meta
+        if meta is not UNSET and meta.progress_token is not UNSET:
+            stream = wanted_stream(exchange.send, meta, exchange.headers.get(b"accept", b""))
+        try:
+            method = self._check(exchange, message, params, problem)
+        except Refused as refusal:
+            return self._replies.refused(identity, refusal)
+        report = None if stream is None else stream.report
+        ask = Ask(exchange.caller, exchange.request_id, MODERN, params, report)
+        work = until_disconnect(exchange.receive, method.handler(self._server, ask))
+        return await self._replies.to(exchange, identity, stream, work)
+
+    def _check(
+        self, exchange: Exchange, message: Message, params: Params, problem: Refused | None
+    ) -> Method:
+        """What H-13 asks before dispatch; the version itself is ruled on already."""
+        name = message.method or ""
+        meta = NO_META if params.meta is UNSET else params.meta
+        if lacking := modern.meta_missing(meta):
+            raise lacking
+        modern.check_mirrors(exchange.headers, name, params.name if name in NAMED else None)
+        method = MODERN_METHODS.get(name)
+        if method is None:
+            raise Refused(METHOD_NOT_FOUND, "Method not found", status=404)
+        if problem is not None:
+            raise problem
+        if method.named and params.name in self._routed:
+            self._check_routed(exchange, params)
+        return method
+
+    def _check_routed(self, exchange: Exchange, params: Params) -> None:
+        try:
+            tool = self._server.registry.find(exchange.caller, tool_name(params))
+        except UnknownTool as unknown:
+            # Before the headers are looked at: whether they fit would tell that the tool exists.
+            raise unknown_tool(unknown.name) from None
+        modern.check_routed(exchange.headers, tool, tool_arguments(params))
