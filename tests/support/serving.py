@@ -8,19 +8,21 @@ import uvicorn
 
 class Server:
     """
-    Serves an ASGI app on a free loopback port until `stop`; *http* is `httptools` or `h11`.
+    Serves an ASGI app on loopback until `stop`; *http* is `httptools` or `h11`.
 
-    *options* are uvicorn's. Starting and stopping are bounded by ten seconds.
+    *options* are uvicorn's; `port` is a free one by default. Starting and stopping
+    are bounded by ten seconds.
     """
 
     def __init__(self, app: Any, *, http: str | type = "httptools", **options: Any) -> None:
         settings = {
+            "port": 0,
             "log_level": "error",
             "lifespan": "off",
             "access_log": False,
             "interface": "asgi3",
         } | options
-        config = uvicorn.Config(app, host="127.0.0.1", port=0, http=http, **settings)
+        config = uvicorn.Config(app, host="127.0.0.1", http=http, **settings)
         self._server = uvicorn.Server(config)
         self._started = threading.Event()
         self._thread = threading.Thread(target=self._run, daemon=True)
