@@ -8,6 +8,7 @@ from pathlib import Path
 
 from bench import gatepost, peers
 from bench.servers.settings import Settings
+from bench.workload import Place, Workload
 
 ROOT = Path(__file__).resolve().parents[1]
 EVERYTHING = ("warm", "rotation", "fresh", "no-token", "garbage", "list")
@@ -37,8 +38,14 @@ class Contestant:
     """And in its other rounds."""
     remembers: bool = False
     """It keeps verdicts, so a token sent twice is no longer one never seen."""
+    one_path: bool = True
+    """Everything goes to /mcp; else to a path named after the kind of answer wanted."""
     ready_line: str = ""
     """What it prints when it is ready, if start-up is measured."""
+
+    def place(self, port: int, what: Workload) -> Place:
+        """Where requests of a workload go."""
+        return Place(port) if self.one_path else Place(port, f"/{what.answer}")
 
 
 class Unavailable(Exception):
@@ -94,7 +101,12 @@ CONTESTANTS = (
         ready_line="Gatepost is ready at",
     ),
     Contestant(
-        "floor", "floor: bare ASGI on uvicorn", module("floor"), quick=EVERYTHING, again=EVERYTHING
+        "floor",
+        "floor: bare ASGI on uvicorn",
+        module("floor"),
+        quick=EVERYTHING,
+        again=EVERYTHING,
+        one_path=False,
     ),
     Contestant(
         "cached",

@@ -106,7 +106,9 @@ def spy() -> str | None:
     return str(beside) if beside.exists() else shutil.which("py-spy")
 
 
-def watched(bench: Bench, process: Process, name: str, what: Workload, seconds: int) -> str | None:
+def watched(
+    bench: Bench, process: Process, contestant: Contestant, what: Workload, seconds: int
+) -> str | None:
     """The stacks of a process under load; None when py-spy cannot say."""
     program = spy()
     if program is None:
@@ -117,7 +119,7 @@ def watched(bench: Bench, process: Process, name: str, what: Workload, seconds: 
     watcher = subprocess.Popen(
         [*command, "--output", str(path)], stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     )
-    bench.load(name, what, seconds)
+    bench.load(contestant, what, seconds)
     watcher.wait(60)
     return path.read_text(encoding="utf-8") if path.exists() else None
 
@@ -141,16 +143,16 @@ def profile(bench: Bench, server: str, what: Workload, seconds: int) -> str:
     try:
         with ExitStack() as stack:
             process, _ = stack.enter_context(bench.started(contestant, 0, what.tools, results))
-            bench.load(server, what, 1)
+            bench.load(contestant, what, 1)
             cpu_us = bench.measure(0, contestant, process, what, seconds).cpu_us
-            stacks = watched(bench, process, server, what, seconds)
+            stacks = watched(bench, process, contestant, what, seconds)
         if stacks:
             return render(title, from_stacks(stacks, cpu_us), cpu_us)
         path = bench.folder / "statistics"
         with ExitStack() as stack:
             slowed = under_cprofile(contestant, path)
             stack.enter_context(bench.started(slowed, 1, what.tools, results))
-            bench.load(server, what, seconds)
+            bench.load(contestant, what, seconds)
     except (Unavailable, NotAnswering, wrk.LoadError) as reason:
         return f"{title}: not measured: {reason}"
     return f"{MISSING}\n\n{render(title, from_statistics(path, cpu_us), cpu_us)}"

@@ -5,7 +5,7 @@ import time
 from dataclasses import dataclass
 from typing import Protocol
 
-from bench.workload import PATH, Workload
+from bench.workload import Place, Workload
 
 TIMEOUT_S = 10
 PAUSE_S = 0.004
@@ -35,14 +35,14 @@ class Answer:
     body: bytes
 
 
-def ask(port: int, workload: Workload, token: str | None) -> Answer:
+def ask(place: Place, workload: Workload, token: str | None) -> Answer:
     """One request of a workload; OSError while nobody listens."""
-    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=TIMEOUT_S)
+    connection = http.client.HTTPConnection("127.0.0.1", place.port, timeout=TIMEOUT_S)
     try:
-        headers = workload.headers(f"127.0.0.1:{port}")
+        headers = workload.headers(place)
         if token is not None:
             headers["Authorization"] = f"Bearer {token}"
-        connection.request("POST", PATH, workload.body, headers)
+        connection.request("POST", place.path, workload.body, headers)
         response = connection.getresponse()
         return Answer(response.status, response.read())
     finally:
@@ -50,7 +50,7 @@ def ask(port: int, workload: Workload, token: str | None) -> Answer:
 
 
 def first_answer(
-    process: Startable, port: int, workload: Workload, token: str | None, *, limit_s: float
+    process: Startable, place: Place, workload: Workload, token: str | None, *, limit_s: float
 ) -> float:
     """The moment (monotonic) of the first right answer; NotAnswering after *limit_s*."""
     deadline = time.monotonic() + limit_s
@@ -59,7 +59,7 @@ def first_answer(
         if not process.running:
             raise NotAnswering(f"ended at once: {last_words(process)}")
         try:
-            answer = ask(port, workload, token)
+            answer = ask(place, workload, token)
         except OSError as error:
             why = str(error)
         else:

@@ -14,7 +14,7 @@ from bench.probe import NotAnswering, ask, first_answer, line_printed
 from bench.process import Cores, Process
 from bench.servers.settings import Settings
 from bench.tokens import Purse
-from bench.workload import FEW_TOOLS, WORKLOADS, Workload
+from bench.workload import FEW_TOOLS, WORKLOADS, Place, Workload
 
 START_S = 60
 WARM = WORKLOADS[0]
@@ -93,14 +93,17 @@ class Bench:
             sizes=sizes,
         )
 
-    def load(self, name: str, what: Workload, seconds: int) -> wrk.Account:
+    def place(self, contestant: Contestant, what: Workload) -> Place:
+        """Where a server takes a workload's requests."""
+        return contestant.place(self.ports[contestant.name], what)
+
+    def load(self, contestant: Contestant, what: Workload, seconds: int) -> wrk.Account:
         """One interval of a workload against a server."""
-        port = self.ports[name]
-        path = self.folder / f"{what.name}-{name}.lua"
-        script = wrk.script(what, f"127.0.0.1:{port}", self.purse.files.get(what.tokens))
+        place = self.place(contestant, what)
+        path = self.folder / f"{what.name}-{contestant.name}.lua"
+        script = wrk.script(what, place, self.purse.files.get(what.tokens))
         path.write_text(script, encoding="utf-8")
-        url = f"http://127.0.0.1:{port}"
-        return wrk.load(url, path, seconds=seconds, cores=self.cores)
+        return wrk.load(f"http://{place.host}", path, seconds=seconds, cores=self.cores)
 
     @contextmanager
     def started(
@@ -118,8 +121,8 @@ class Bench:
             ready = None
             if contestant.ready_line:
                 ready = line_printed(process, contestant.ready_line, limit_s=START_S) - begun
-            port, token = self.ports[contestant.name], self.purse.take(WARM.tokens)
-            answered = first_answer(process, port, WARM, token, limit_s=START_S) - begun
+            place, token = self.place(contestant, WARM), self.purse.take(WARM.tokens)
+            answered = first_answer(process, place, WARM, token, limit_s=START_S) - begun
             resident = process.usage().resident
             yield process, Start(number, contestant.name, answered, ready, resident)
         finally:
@@ -131,12 +134,12 @@ class Bench:
         self, number: int, contestant: Contestant, process: Process, what: Workload, seconds: int
     ) -> Sample:
         """One interval, the server's CPU taken from outside around it."""
-        answer = ask(self.ports[contestant.name], what, self.purse.take(what.tokens))
+        answer = ask(self.place(contestant, what), what, self.purse.take(what.tokens))
         wrong = what.misread(answer.status, answer.body)
         if wrong:
             raise NotAnswering(f"{what.name}: {wrong}")
         before = process.usage().cpu_s
-        account = self.load(contestant.name, what, seconds)
+        account = self.load(contestant, what, seconds)
         used = process.usage().cpu_s - before
         return Sample(
             number,
@@ -166,11 +169,11 @@ def remark(account: wrk.Account, workload: Workload, contestant: Contestant) -> 
 
 def learn_sizes(bench: Bench, workloads: Sequence[Workload], results: Results) -> None:
     """Let the floor answer as many bytes as Gatepost does."""
-    port = bench.ports["gatepost"]
+    place = Place(bench.ports["gatepost"])
     for what in workloads:
         # Every token but a refused one gets the same answer, and fresh ones must stay fresh.
         token = bench.purse.take("one" if what.status == 200 else what.tokens)
-        answer = ask(port, what, token)
+        answer = ask(place, what, token)
         if what.misread(answer.status, answer.body) is None:
             results.sizes[what.answer] = len(answer.body)
 
@@ -215,7 +218,7 @@ def start_all(
             continue
         if contestant.name == "gatepost":
             learn_sizes(bench, [what for what in WORKLOADS if what.tools == stage[1]], results)
-        bench.load(contestant.name, WARM, WARM_UP_S)
+        bench.load(contestant, WARM, WARM_UP_S)
         running.append((process, start, contestant))
     return running
 

@@ -21,6 +21,19 @@ META = {
 
 
 @dataclass(frozen=True)
+class Place:
+    """Where a request goes: a port of this machine, and a path."""
+
+    port: int
+    path: str = PATH
+
+    @property
+    def host(self) -> str:
+        """The value of the Host header."""
+        return f"127.0.0.1:{self.port}"
+
+
+@dataclass(frozen=True)
 class Workload:
     """One kind of request, sent by every connection for a whole interval."""
 
@@ -36,7 +49,7 @@ class Workload:
 
     @property
     def answer(self) -> str:
-        """Which constant the floor sends: an answer of this workload's size."""
+        """The kind of answer, which decides its size: `call`, `list` or `refusal`."""
         return "refusal" if self.status != 200 else self.method.partition("/")[2]
 
     @property
@@ -48,16 +61,14 @@ class Workload:
         message = {"jsonrpc": "2.0", "id": 1, "method": self.method, "params": params}
         return json.dumps(message, separators=(",", ":")).encode()
 
-    def headers(self, host: str) -> dict[str, str]:
-        """Everything but Authorization and Content-Length; *host* is `address:port`."""
+    def headers(self, place: Place) -> dict[str, str]:
+        """Everything but Authorization and Content-Length."""
         headers = {
-            "Host": host,
+            "Host": place.host,
             "Accept": "application/json, text/event-stream",
             "Content-Type": "application/json",
             "MCP-Protocol-Version": REVISION,
             "Mcp-Method": self.method,
-            # The floor knows by this what size of answer to send; the others ignore it.
-            "X-Bench": self.answer,
         }
         if self.method == "tools/call":
             headers["Mcp-Name"] = "echo"

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from bench.process import Cores
-from bench.workload import PATH, Workload
+from bench.workload import Place, Workload
 
 CONNECTIONS = 32
 
@@ -99,10 +99,10 @@ def quoted(text: str) -> str:
     return json.dumps(text)
 
 
-def script(workload: Workload, host: str, tokens: Path | None) -> str:
+def script(workload: Workload, place: Place, tokens: Path | None) -> str:
     """The Lua script that sends one workload, cycling through a file of tokens."""
-    lines = [f"POST {PATH} HTTP/1.1"]
-    lines += [f"{name}: {value}" for name, value in workload.headers(host).items()]
+    lines = [f"POST {place.path} HTTP/1.1"]
+    lines += [f"{name}: {value}" for name, value in workload.headers(place).items()]
     lines.append(f"Content-Length: {len(workload.body)}")
     head = "\r\n".join(lines)
     rest = f"\r\n\r\n{workload.body.decode()}"

@@ -28,24 +28,19 @@ def answer(
 
 
 class Floor:
-    """Sends an answer of the size that the request's X-Bench header names."""
+    """Sends an answer of the kind and size that the path names: `/call`, `/list`, `/refusal`."""
 
     def __init__(self, sizes: dict[str, int]) -> None:
         # Texts that the harness looks for in every server's answers.
         tools = '"inputSchema"' * MANY_TOOLS
-        self._call = answer(200, TEXT, sizes["call"])
-        self._others = {
-            b"list": answer(200, tools, sizes["list"]),
-            b"refusal": answer(401, "", sizes["refusal"], (b"www-authenticate", CHALLENGE)),
+        self._answers = {
+            "/call": answer(200, TEXT, sizes["call"]),
+            "/list": answer(200, tools, sizes["list"]),
+            "/refusal": answer(401, "", sizes["refusal"], (b"www-authenticate", CHALLENGE)),
         }
 
     async def __call__(self, scope: dict[str, Any], receive: object, send: Send) -> None:
-        chosen = self._call
-        for name, value in scope["headers"]:
-            if name == b"x-bench":
-                chosen = self._others.get(value, chosen)
-                break
-        start, body = chosen
+        start, body = self._answers[scope["path"]]
         await send(start)
         await send(body)
 
