@@ -149,9 +149,7 @@ class JwtVerifier:
                 raise ExpiredToken
 
 
-async def proved(
-    parts: signature.Parts, keys: IssuerKeys
-) -> tuple[dict[str, object], int]:
+async def proved(parts: signature.Parts, keys: IssuerKeys) -> tuple[dict[str, object], int]:
     """
     The claims of *parts*, proved by one of *keys*, and the version of the keys it was.
 

@@ -5,9 +5,6 @@ from importlib import metadata
 from ipaddress import ip_network
 
 import msgspec
-from gatepost_authz.challenge import Challenge
-from gatepost_authz.metadata import Metadata
-from gatepost_authz.middleware import BearerMiddleware
 from starlette.routing import Match, Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
@@ -24,7 +21,10 @@ from gatepost.mcp.methods import ServerInfo
 from gatepost.pages import page_headers, start_page
 from gatepost.services import Services
 from gatepost.settings import Config
+from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
+from gatepost_authz.metadata import Metadata
+from gatepost_authz.middleware import BearerMiddleware
 
 
 def build_app(

@@ -5,13 +5,6 @@ from contextlib import asynccontextmanager
 from pathlib import Path
 
 import msgspec
-from gatepost_authz.decisions import Decisions
-from gatepost_authz.fetch import Fetcher
-from gatepost_authz.issuers import IssuerRegistry
-from gatepost_authz.jwks import Keys
-from gatepost_authz.scopes import Implications
-from gatepost_authz.tenant import Tenancy
-from gatepost_authz.verifier import JwtVerifier, TokenVerifier, Verifiers
 
 from gatepost.config.toolbox import Toolbox
 from gatepost.edge.flood import Flood
@@ -22,6 +15,13 @@ from gatepost.tools.api import Call, CallContext
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import Workspaces
+from gatepost_authz.decisions import Decisions
+from gatepost_authz.fetch import Fetcher
+from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.jwks import Keys
+from gatepost_authz.scopes import Implications
+from gatepost_authz.tenant import Tenancy
+from gatepost_authz.verifier import JwtVerifier, TokenVerifier, Verifiers
 
 
 class Services:

@@ -7,11 +7,10 @@ from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gatepost_authz.check import problems as authz_problems
-
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing, KeyRingError
 from gatepost.settings import Config
+from gatepost_authz.check import problems as authz_problems
 from gatepost_authz.config import TENANT_ID, Issuer, Problem
 
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})

@@ -3,7 +3,6 @@
 from pathlib import Path
 
 import click
-from gatepost_keys.issuer.mount import routes
 
 from gatepost.commands.configuration import show
 from gatepost.commands.serve import listening
@@ -20,6 +19,7 @@ from gatepost.dev.composition import (
 from gatepost.dev.welcome import lines
 from gatepost.keyring import KeyRing
 from gatepost.serve import Job, run
+from gatepost_keys.issuer.mount import routes
 
 
 @click.command()

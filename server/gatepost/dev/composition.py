@@ -5,8 +5,6 @@ import secrets
 from pathlib import Path
 
 import msgspec
-from gatepost_keys.issuer.settings import IssuerSettings
-from gatepost_keys.issuer.state import CLI_CLIENT
 
 from gatepost.commands.token import STATE_FILE, DevState
 from gatepost.settings import (
@@ -18,6 +16,8 @@ from gatepost.settings import (
     WorkspaceSettings,
 )
 from gatepost_authz.config import Issuer, RoleRule, TenantRule
+from gatepost_keys.issuer.settings import IssuerSettings
+from gatepost_keys.issuer.state import CLI_CLIENT
 
 HOST = "127.0.0.1"
 

@@ -7,11 +7,11 @@ from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
 
 import msgspec
-from gatepost_authz.middleware import CALLER
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gatepost.edge.request import Check, Preflight, Refusal, Request
 from gatepost.telemetry.access import AccessLog
+from gatepost_authz.middleware import CALLER
 
 Probe = Callable[[], bytes]
 """Answers a health probe: a JSON document."""

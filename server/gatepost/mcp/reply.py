@@ -2,7 +2,6 @@
 
 from collections.abc import Awaitable
 
-from gatepost_authz.challenge import Challenge
 from msgspec import Raw
 
 from gatepost.mcp.cancellation import Stopped
@@ -15,6 +14,7 @@ from gatepost.mcp.jsonrpc import (
     result,
 )
 from gatepost.mcp.stream import Stream
+from gatepost_authz.challenge import Challenge
 from gatepost_authz.errors import AuthError, InsufficientScope
 
 
