@@ -15,8 +15,10 @@ from gatepost_authz.tenant import closed_set
 ROLES = ("approver", "admin")
 """The roles that an issuer's rules can give."""
 
-ALGORITHMS = ("RS256", "RS384", "RS512", "PS256", "PS384", "PS512", "ES256", "ES384", "ES512")
-"""What can be turned on beside EdDSA and Ed25519 (RFC 7518 section 3.1, RFC 9864)."""
+ASYMMETRIC = frozenset({"EdDSA", "Ed25519"}) | {
+    f"{family}{size}" for family in ("RS", "PS", "ES") for size in (256, 384, 512)
+}
+"""Every signature algorithm that can be turned on (RFC 7518 section 3.1, RFC 9864)."""
 
 HINTS = {
     "authz.E001": "write it in full, for example https://mcp.example.com/mcp",
@@ -173,7 +175,7 @@ def _token_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
         message = f"tokens of {preset.name} never name the resource as their audience"
         yield _found("authz.E025", f"{where}.audiences", message)
     for algorithm in issuer.algorithms:
-        if algorithm not in {*ALGORITHMS, "EdDSA", "Ed25519"}:
+        if algorithm not in ASYMMETRIC:
             # With HS256 whoever checks a token can also mint one; `none` checks nothing.
             message = f"{algorithm!r} cannot be accepted as a signature"
             yield _found("authz.E013", f"{where}.algorithms", message)

@@ -1,0 +1,176 @@
+"""Every provider's row, against what its documentation shows of metadata and tokens."""
+
+import json
+import time
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import msgspec
+import pytest
+
+from gatepost_authz.check import ASYMMETRIC, problems
+from gatepost_authz.config import Issuer, Resource
+from gatepost_authz.decisions import Decisions
+from gatepost_authz.errors import InvalidToken
+from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
+from gatepost_authz.jwk import VerificationKey, import_set
+from gatepost_authz.presets import PRESETS
+from gatepost_authz.verifier import JwtVerifier, Verifiers
+from tests.support.forge import compact, ec_key, jwk, rsa_key, signer
+
+RECORDED = {
+    path.stem: json.loads(path.read_text(encoding="utf-8"))
+    for path in sorted((Path(__file__).parent / "presets").glob("*.json"))
+}
+SIGNED = [name for name, recorded in RECORDED.items() if recorded["access"]]
+TIMES = ("exp", "iat", "nbf", "auth_time")
+
+
+class Keys:
+    """The provider's one key, always at hand; its algorithm is the recorded token's."""
+
+    version = 1
+
+    def __init__(self, algorithm: str) -> None:
+        self.private = ec_key("preset", "P-384") if algorithm == "ES384" else rsa_key("preset")
+        self.document = {"keys": [jwk(self.private, alg=algorithm)]}
+
+    def of(self, issuer: str, trusted: TrustedIssuer) -> "Keys":
+        self.known = import_set(self.document, allowed=trusted.algorithms)
+        return self
+
+    def find(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
+        return tuple(key for key in self.known if algorithm in key.algorithms)
+
+    async def wait_for(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
+        return self.find(kid, algorithm)
+
+    async def after_bad_signature(self) -> bool:
+        return False
+
+
+class Provider:
+    """A provider as recorded, with a key of our own in the place of its key."""
+
+    def __init__(self, name: str) -> None:
+        self.recorded = RECORDED[name]
+        self.settings = msgspec.convert(self.recorded["settings"], Issuer)
+        access = self.recorded["access"] or self.recorded["identity"]
+        self.keys = Keys(access["header"]["alg"])
+        registry = IssuerRegistry([self.settings])
+        self.gate = Verifiers([JwtVerifier(lambda: registry, self.keys, Decisions())])
+        self.target = Resource(self.recorded["resource"]).of_tenant("")
+
+    def token(self, kind: str, **changes: Any) -> str:
+        """The recorded token of this kind, freshly signed; a recorded opaque one as it is."""
+        recorded = self.recorded[kind]
+        if isinstance(recorded, str):
+            return recorded
+        now = int(time.time())
+        claims = recorded["claims"] | changes
+        claims |= {name: now + claims[name] for name in TIMES if name in recorded["claims"]}
+        sign = signer(self.keys.private, recorded["header"]["alg"])
+        return compact(recorded["header"], claims, sign)
+
+
+@pytest.mark.parametrize("name", SIGNED)
+async def test_an_access_token_of_the_provider_opens(name: str) -> None:
+    """The recorded token maps to its tenant, its stable subject, client and scopes."""
+    provider, expected = Provider(name), RECORDED[name]["expected"]
+
+    caller = await provider.gate.verify(provider.token("access"), provider.target)
+
+    assert {
+        "tenant": caller.tenant_id,
+        "subject": caller.subject,
+        "subject_kind": caller.subject_kind,
+        "client": caller.client_id,
+        "scopes": sorted(caller.scopes),
+    } == expected
+
+
+@pytest.mark.requirement("C24", "C25")
+@pytest.mark.parametrize("kind", ["identity", "refresh"])
+@pytest.mark.parametrize("name", RECORDED)
+async def test_its_other_tokens_do_not(name: str, kind: str) -> None:
+    """ID tokens and refresh tokens come from the same keys and must open nothing."""
+    provider = Provider(name)
+
+    with pytest.raises(InvalidToken):
+        await provider.gate.verify(provider.token(kind), provider.target)
+
+
+@pytest.mark.requirement("C24")
+@pytest.mark.parametrize("name", RECORDED)
+async def test_an_id_token_for_our_audience_does_not_either(name: str) -> None:
+    """Even where the client has the same name as the resource, the kinds stay apart."""
+    provider = Provider(name)
+    access = RECORDED[name]["access"]
+    audience = access["claims"].get("aud", "app1") if access else provider.settings.audiences[0]
+
+    with pytest.raises(InvalidToken, match=r"wrong_type|wrong_kind|missing_claim"):
+        await provider.gate.verify(provider.token("identity", aud=audience), provider.target)
+
+
+@pytest.mark.requirement("A5", "A-13")
+@pytest.mark.parametrize("name", SIGNED)
+async def test_a_token_for_a_neighbour_does_not(name: str) -> None:
+    """Whatever the provider puts into the audience, another's is another's."""
+    provider = Provider(name)
+    changes = {"aud": "https://neighbour.example.com"}
+    if "aud" not in RECORDED[name]["access"]["claims"]:
+        changes = {"client_id": "somebody-elses-app"}
+
+    with pytest.raises(InvalidToken, match=r"wrong_audience|no_audience"):
+        await provider.gate.verify(provider.token("access", **changes), provider.target)
+
+
+@pytest.mark.parametrize("name", [name for name in RECORDED if RECORDED[name]["opaque"]])
+async def test_an_opaque_token_is_left_to_introspection(name: str) -> None:
+    """The verifier of signed tokens says that it is not its own; nobody guesses."""
+    provider = Provider(name)
+
+    with pytest.raises(InvalidToken, match="unknown_kind"):
+        await provider.gate.verify(provider.token("opaque"), provider.target)
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_its_recorded_settings_pass_the_check(name: str) -> None:
+    """The table that the provider page shows has no problem but what the page explains."""
+    settings = msgspec.convert(RECORDED[name]["settings"], Issuer)
+    found = list(problems(resource=RECORDED[name]["resource"], issuers=[settings]))
+
+    assert {problem.id for problem in found} <= {"authz.W004"}
+
+
+@pytest.mark.parametrize("name", RECORDED)
+def test_its_metadata_is_that_of_the_issuer(name: str) -> None:
+    """The document names the very issuer that tokens name, and where the keys are."""
+    recorded = RECORDED[name]
+    access = recorded["access"] or recorded["identity"]
+
+    assert recorded["metadata"]["issuer"] == access["claims"]["iss"]
+    assert urlsplit(recorded["metadata"]["jwks_uri"]).scheme == "https"
+
+
+def test_every_row_is_recorded_and_says_where_it_comes_from() -> None:
+    """A row without a recorded token is a guess."""
+    assert set(PRESETS) == set(RECORDED)
+    for name, preset in PRESETS.items():
+        assert preset.name == name
+        assert preset.documentation.startswith("https://")
+        assert preset.documentation == RECORDED[name]["documentation"]
+        assert set(preset.algorithms) <= ASYMMETRIC
+        assert preset.types or preset.opaque
+
+
+def test_rows_only_relax_what_they_must() -> None:
+    """A token must always be for somebody and end some time; `generic` is the whole profile."""
+    for preset in PRESETS.values():
+        assert "exp" in preset.required
+        assert "aud" in preset.required or preset.client_as_audience
+    assert PRESETS["generic"].required == {
+        "iss", "aud", "exp", "iat", "sub", "client_id", "jti"
+    }  # fmt: skip
+    assert PRESETS["generic"].types == {"at+jwt"}
