@@ -5,6 +5,8 @@ Everything public is named here; modules may be moved any day.
 """
 
 from gatepost_authz.caller import SubjectKind, TenantContext
+from gatepost_authz.challenge import Challenge
+from gatepost_authz.check import problems
 from gatepost_authz.config import (
     Introspection,
     Issuer,
@@ -28,8 +30,12 @@ from gatepost_authz.errors import (
     NotYetValidToken,
     WrongAudience,
 )
+from gatepost_authz.fetch import Fetcher
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwk import VerificationKey
+from gatepost_authz.jwks import Keys
+from gatepost_authz.metadata import Metadata
+from gatepost_authz.middleware import BearerMiddleware, caller_of
 from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Tenancy
@@ -44,8 +50,11 @@ from gatepost_authz.verifier import (
 __all__ = [
     "PRESETS",
     "AuthError",
+    "BearerMiddleware",
+    "Challenge",
     "Decisions",
     "ExpiredToken",
+    "Fetcher",
     "Implications",
     "InsufficientAuthentication",
     "InsufficientScope",
@@ -57,7 +66,9 @@ __all__ = [
     "IssuerUnavailable",
     "JwtVerifier",
     "KeySource",
+    "Keys",
     "MalformedCredentials",
+    "Metadata",
     "MissingToken",
     "Network",
     "NotYetValidToken",
@@ -75,4 +86,6 @@ __all__ = [
     "VerificationKey",
     "Verifiers",
     "WrongAudience",
+    "caller_of",
+    "problems",
 ]

@@ -1,0 +1,98 @@
+"""
+A FastAPI app that adopts the gate alone: one protected route, and nothing of MCP.
+
+Run it with `python examples/fastapi_app.py`, after naming your own resource and issuer below.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Annotated, Any
+
+import uvicorn
+from fastapi import Depends, FastAPI, Request
+
+from gatepost_authz import (
+    BearerMiddleware,
+    Challenge,
+    Decisions,
+    Fetcher,
+    Issuer,
+    IssuerRegistry,
+    JwtVerifier,
+    Keys,
+    Metadata,
+    Resource,
+    TenantContext,
+    TenantRule,
+    caller_of,
+    problems,
+)
+
+RESOURCE = "https://api.example.com/invoices"
+ISSUER = Issuer(
+    issuer="https://id.example.com",
+    tenant=TenantRule(claim="org_id"),
+    tenants={"org_8Xa2": "acme"},
+)
+
+
+def caller(request: Request) -> TenantContext:
+    """Who calls, as the token proved it."""
+    return caller_of(request.scope)
+
+
+Caller = Annotated[TenantContext, Depends(caller)]
+
+invoices = FastAPI(title="Invoices")
+
+
+@invoices.get("/")
+async def list_invoices(who: Caller) -> dict[str, Any]:
+    """The invoices of the caller's own tenant."""
+    return {"tenant": who.tenant_id, "subject": who.subject, "invoices": []}
+
+
+def create_app(resource: Resource, issuer: Issuer, *, development: bool = False) -> FastAPI:
+    """The whole app: metadata for everybody, invoices for those with a token for *resource*."""
+    registry = IssuerRegistry([issuer])
+    keys = Keys(Fetcher(development=development))
+    verifier = JwtVerifier(lambda: registry, keys, Decisions(), development=development)
+    metadata = Metadata(
+        resource,
+        authorization_servers=registry.for_tenant,
+        scopes=("invoices:read",),
+        name="Invoices",
+    )
+
+    @asynccontextmanager
+    async def lifespan(app: FastAPI) -> AsyncIterator[None]:
+        yield
+        await keys.aclose()
+
+    app = FastAPI(lifespan=lifespan)
+    # Before the protected part: one location of the document lies below the resource itself.
+    app.router.routes.extend(metadata.routes())
+    app.mount(
+        resource.path,
+        BearerMiddleware(
+            invoices,
+            resource=resource,
+            verifier=verifier,
+            challenge=Challenge(baseline=("invoices:read",)),
+            baseline=frozenset({"invoices:read"}),
+        ),
+    )
+    return app
+
+
+def main() -> None:
+    """Serve, unless the settings have a problem; then say all of them."""
+    found = list(problems(resource=RESOURCE, issuers=[ISSUER]))
+    for problem in found:
+        print(f"{problem.id} {problem.setting}: {problem.message}; {problem.hint}")
+    if not any(problem.level == "error" for problem in found):
+        uvicorn.run(create_app(Resource(RESOURCE), ISSUER))
+
+
+if __name__ == "__main__":
+    main()

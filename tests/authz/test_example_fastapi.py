@@ -1,0 +1,92 @@
+"""Somebody else's FastAPI app behind the gate alone, against a real issuer on this machine."""
+
+from collections.abc import AsyncIterator, Iterator
+
+import httpx2
+import pytest
+
+from examples.fastapi_app import create_app
+from gatepost_authz import Issuer, Resource, TenantRule
+from tests.support.forge import Forge, jwk, rsa_key
+from tests.support.idp import Idp
+
+RESOURCE = "http://127.0.0.1:9000/invoices"
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+
+
+@pytest.fixture
+def idp() -> Iterator[Idp]:
+    with Idp() as idp:
+        yield idp
+
+
+@pytest.fixture
+def forge(idp: Idp) -> Forge:
+    return Forge(idp.issuer("main", [jwk(rsa_key())]), RESOURCE)
+
+
+@pytest.fixture
+async def client(forge: Forge) -> AsyncIterator[httpx2.AsyncClient]:
+    issuer = Issuer(
+        issuer=forge.issuer, tenant=TenantRule(claim="org_id"), tenants={"acme": "acme"}
+    )
+    app = create_app(Resource(RESOURCE), issuer, development=True)
+    async with (
+        app.router.lifespan_context(app),
+        httpx2.AsyncClient(
+            transport=httpx2.ASGITransport(app=app), base_url="http://127.0.0.1:9000"
+        ) as client,
+    ):
+        yield client
+
+
+def bearer(token: str) -> dict[str, str]:
+    return {"Authorization": f"Bearer {token}"}
+
+
+async def test_a_token_for_the_resource_reaches_the_route(
+    client: httpx2.AsyncClient, forge: Forge
+) -> None:
+    """The route reads who calls from the gate."""
+    token = forge.token(scope="invoices:read")
+
+    answer = await client.get("/invoices/", headers=bearer(token))
+
+    assert answer.status_code == 200
+    assert answer.json() == {"tenant": "acme", "subject": "alice", "invoices": []}
+
+
+@pytest.mark.requirement("A3", "A5")
+async def test_what_is_refused_never_reaches_it(client: httpx2.AsyncClient, forge: Forge) -> None:
+    """Nothing, a token for a neighbour, one of a stranger's tenant, and one scope short."""
+    refused = {
+        (await client.get("/invoices/", headers=headers)).status_code
+        for headers in (
+            {},
+            bearer(forge.token(scope="invoices:read", aud="https://neighbour.example")),
+            bearer(forge.token(scope="invoices:read", org_id="stranger")),
+        )
+    }
+    short = await client.get("/invoices/", headers=bearer(forge.token(scope="other")))
+
+    assert refused == {401}
+    assert short.status_code == 403
+    assert short.headers["www-authenticate"] == (
+        f'Bearer resource_metadata="{RESOURCE}{WELL_KNOWN}", error="insufficient_scope", '
+        'scope="invoices:read", error_description="More permissions are required"'
+    )
+
+
+@pytest.mark.requirement("A4")
+async def test_a_client_finds_the_issuer_from_the_challenge(
+    client: httpx2.AsyncClient, forge: Forge
+) -> None:
+    """Both locations answer, below and beside the protected part, without a token."""
+    documents = [
+        await client.get(path) for path in (f"/invoices{WELL_KNOWN}", f"{WELL_KNOWN}/invoices")
+    ]
+
+    assert [document.status_code for document in documents] == [200, 200]
+    assert documents[0].content == documents[1].content
+    assert documents[0].json()["authorization_servers"] == [forge.issuer]
+    assert documents[0].json()["resource"] == RESOURCE
