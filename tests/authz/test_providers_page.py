@@ -1,0 +1,53 @@
+"""The provider page: one section per preset, and every table on it can be pasted."""
+
+import re
+import tomllib
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gatepost_authz.check import problems
+from gatepost_authz.config import Issuer
+from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.presets import PRESETS
+
+PAGE = (Path(__file__).parents[2] / "docs/providers.md").read_text(encoding="utf-8")
+SECTIONS = {
+    match[1]: match[2]
+    for match in re.finditer(r"^## `([\w-]+)`\n(.*?)(?=^## |\Z)", PAGE, re.M | re.S)
+}
+TABLES = [
+    pytest.param(name, block, id=f"{name}-{index}")
+    for name, text in SECTIONS.items()
+    for index, block in enumerate(re.findall(r"```toml\n(.*?)```", text, re.S))
+    if "[[issuers]]" in block
+]
+
+
+def test_every_preset_has_a_section_and_every_section_a_preset() -> None:
+    """A preset that nobody can set up is no help."""
+    assert set(SECTIONS) == set(PRESETS)
+    assert {param.values[0] for param in TABLES} == set(PRESETS)
+
+
+@pytest.mark.parametrize(("name", "block"), TABLES)
+def test_every_table_can_be_pasted(name: str, block: str) -> None:
+    """It is read, it is of its preset, and the check finds no error in it."""
+    settings = [msgspec.convert(table, Issuer) for table in tomllib.loads(block)["issuers"]]
+    found = problems(resource="https://mcp.example.com/mcp", issuers=settings)
+
+    assert [problem for problem in found if problem.level == "error"] == []
+    assert {issuer.preset for issuer in settings} == {name}
+    assert IssuerRegistry(settings).issuers
+
+
+def test_the_page_has_one_sentence_per_line() -> None:
+    """Differences between two versions stay readable."""
+    prose = [
+        line
+        for line in re.sub(r"```.*?```", "", PAGE, flags=re.S).splitlines()
+        if line and not line.startswith(("#", "|"))
+    ]
+
+    assert [line for line in prose if re.search(r"[a-z`)*]\. [A-Z]", line)] == []
