@@ -2,6 +2,8 @@
 
 import pytest
 
+pytest.register_assert_rewrite("tests.attacks.site", "tests.support")
+
 
 @pytest.fixture(scope="session")
 def anyio_backend() -> str:

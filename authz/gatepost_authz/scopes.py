@@ -27,12 +27,12 @@ def parse(value: str) -> frozenset[str]:
     """
     if SCOPES.fullmatch(value) is None:
         raise InvalidToken("bad_scope")
-    scopes = frozenset(value.split())
-    if len(scopes) > MAX_SCOPES or len(value) > MAX_SCOPES * MAX_LENGTH:
+    words = value.split()
+    if len(words) > MAX_SCOPES:
         raise InvalidToken("too_many_scopes")
-    if len(value) > MAX_LENGTH and max(map(len, scopes), default=0) > MAX_LENGTH:
+    if len(value) > MAX_LENGTH and max(map(len, words)) > MAX_LENGTH:
         raise InvalidToken("bad_scope")
-    return scopes
+    return frozenset(words)
 
 
 def collect(values: Iterable[object]) -> frozenset[str]:

@@ -13,20 +13,18 @@ def with_modulus(modulus: int, **members: Any) -> dict[str, Any]:
     return f.jwk(rsa_key()) | {"n": number(modulus)} | members
 
 
-def off_curve() -> list[dict[str, Any]]:
+def spare() -> dict[str, Any]:
+    """A good key beside bad ones, so that the set as a whole is usable."""
+    return f.jwk(rsa_key("spare"), "spare")
+
+
+def off_curve() -> dict[str, Any]:
     good = f.jwk(ec_key())
-    infinity = good | {"kid": "infinity", "x": number(0, 32), "y": number(0, 32)}
-    return [good | {"kid": "bad", "y": good["x"]}, infinity, good]
+    return good | {"kid": "bad", "y": good["x"]}
 
 
-def enc() -> list[dict[str, Any]]:
-    good = f.jwk(rsa_key())
-    return [
-        good | {"kid": "use-enc", "use": "enc"},
-        f.jwk(rsa_key(), "key-ops", use=ABSENT, key_ops=["encrypt"]),
-        good | {"kid": "oaep", "alg": "RSA-OAEP"},
-        good,
-    ]
+def infinity() -> dict[str, Any]:
+    return f.jwk(ec_key()) | {"kid": "infinity", "x": number(0, 32), "y": number(0, 32)}
 
 
 def private() -> list[dict[str, Any]]:
@@ -35,17 +33,12 @@ def private() -> list[dict[str, Any]]:
     return [leaked | {"d": number(secret)}, f.jwk(rsa_key("other"), "other")]
 
 
-def odd() -> list[Any]:
-    good = f.jwk(rsa_key())
-    return [
-        f.jwk(rsa_key(), "no-kty", kty=ABSENT),
-        {"kty": "AKP", "kid": "akp", "alg": "ML-DSA-44", "pub": "AAAA"},
-        good | {"kid": "bad-base64", "n": "not base64!"},
-        "a string",
-        None,
-        17,
-        good,
-    ]
+ODD_ENTRIES: dict[str, Any] = {
+    "akp": {"kty": "AKP", "kid": "bad", "alg": "ML-DSA-44", "pub": "AAAA"},
+    "text": "a string",
+    "nothing": None,
+    "number": 17,
+}
 
 
 def twins() -> list[dict[str, Any]]:
@@ -54,25 +47,33 @@ def twins() -> list[dict[str, Any]]:
 
 def odd_key_sets() -> dict[str, list[Any]]:
     """Issuer name → its key set; every one signs for the tenant of its own name."""
+    good = f.jwk(rsa_key())
+    bad = {
+        "ed448": f.jwk(ed448_key()),
+        "ed448-too": f.jwk(ed448_key()),
+        "p384": f.jwk(ec_key("main", "P-384")),
+        "rsa-512": with_modulus(SMALL[512]),
+        "rsa-768": with_modulus(SMALL[768]),
+        "rsa-1024": f.jwk(rsa_key("weak", 1024)),
+        "rsa-16384": with_modulus((1 << 16383) | 1),
+        "exponent-3": f.jwk(rsa_key("three", 2048, 3)),
+        "exponent-1": good | {"e": number(1)},
+        "off-curve": off_curve(),
+        "infinity": infinity(),
+        "use-enc": good | {"kid": "bad", "use": "enc"},
+        "key-ops": f.jwk(rsa_key(), "bad", use=ABSENT, key_ops=["encrypt"]),
+        "oaep": good | {"kid": "bad", "alg": "RSA-OAEP"},
+        "no-kty": f.jwk(rsa_key(), "bad", kty=ABSENT),
+        "bad-base64": good | {"kid": "bad", "n": "not base64!"},
+    } | ODD_ENTRIES
     return {
-        "oct": [{"kty": "oct", "kid": "main", "k": f.b64(b"k" * 32)}, f.jwk(rsa_key(), "rsa")],
+        "oct": [{"kty": "oct", "kid": "main", "k": f.b64(b"k" * 32)}, spare()],
         "ec": [f.jwk(ec_key())],
         "rs-only": [f.jwk(rsa_key(), alg="RS256")],
         "ed": [f.jwk(ed_key())],
-        "ed448": [f.jwk(ed448_key())],
-        "p384": [f.jwk(ec_key("main", "P-384"))],
-        "rsa-512": [with_modulus(SMALL[512])],
-        "rsa-768": [with_modulus(SMALL[768])],
-        "rsa-1024": [f.jwk(rsa_key("weak", 1024))],
-        "rsa-16384": [with_modulus((1 << 16383) | 1)],
-        "exponent-3": [f.jwk(rsa_key("three", 2048, 3))],
-        "exponent-1": [f.jwk(rsa_key()) | {"e": number(1)}],
-        "off-curve": off_curve(),
-        "enc": enc(),
         "private": private(),
-        "odd": odd(),
         "twins": twins(),
-    }
+    } | {name: [entry, spare()] for name, entry in bad.items()}
 
 
 # Issuers that behave until a test makes them misbehave; each is used by one test on one parser.

@@ -129,7 +129,12 @@ class Site(NamedTuple):
         """The token opens nothing: this refusal, no tool run, nothing of it in answer or log."""
         with self.nothing_runs():
             answer = self.call(token, fields=fields, tool=tool)
-        assert (answer.status, json.loads(answer.body)["error"]) == (status, error)
+        assert answer.status == status, answer
+        if status == 403:
+            # The message was read, so its sender gets a JSON-RPC answer to it.
+            assert json.loads(answer.body)["error"]["data"]["scopes"], answer
+        else:
+            assert json.loads(answer.body)["error"] == error, answer
         challenge = answer.field("www-authenticate") or ""
         assert challenge.startswith(f'Bearer resource_metadata="{self.metadata_url}"')
         assert f'error="{error}"' in challenge

@@ -142,7 +142,7 @@ REFUSED = [
     case("H16", "plus-and-slash", standard_alphabet),
     case("H16", "space-inside", reshaped(lambda h, b, s: f"{h}. {b}.{s}"), 400),
     case("H16", "tab-inside", reshaped(lambda h, b, s: f"{h}.\t{b}.{s}"), 400),
-    *[case("H16", f"padding-{part}", padded(part)) for part in (0, 1)],
+    *[case("H16", f"padding-{part}", padded(part), 400) for part in (0, 1)],
     case("H16", "padding-2", padded(2)),
 ]
 
