@@ -30,7 +30,7 @@ def parse(value: str) -> frozenset[str]:
     words = value.split()
     if len(words) > MAX_SCOPES:
         raise InvalidToken("too_many_scopes")
-    if len(value) > MAX_LENGTH and max(map(len, words)) > MAX_LENGTH:
+    if len(value) > MAX_LENGTH and max(map(len, words), default=0) > MAX_LENGTH:
         raise InvalidToken("bad_scope")
     return frozenset(words)
 
