@@ -195,4 +195,6 @@ def is_loopback(host: str) -> bool:
         address = ipaddress.ip_address(name)
     except ValueError:
         return False
-    return address.is_loopback or address.is_unspecified
+    # Python before 3.13 does not see through `::ffff:127.0.0.1`.
+    mapped = address.ipv4_mapped if isinstance(address, ipaddress.IPv6Address) else None
+    return (mapped or address).is_loopback or (mapped or address).is_unspecified

@@ -1,0 +1,132 @@
+"""Verdicts remembered briefly, and everything that ends one."""
+
+import time
+
+import msgspec
+import pytest
+
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.decisions import LIFETIME, Decisions, key_of
+from tests.authz.keyset import NOW, RESOURCE
+
+
+class Versions(msgspec.Struct):
+    version: int = 1
+
+
+CALLER = TenantContext(
+    tenant_id="acme",
+    issuer="https://id.example.com",
+    subject="alice",
+    subject_kind="user",
+    resource=RESOURCE,
+    expires_at=NOW + 300,
+)
+KEY = key_of("token", RESOURCE, 1)
+
+
+def remembered(
+    keys: Versions, *, capacity: int = 10, caller: TenantContext = CALLER, version: int = 1
+) -> Decisions:
+    decisions = Decisions(capacity)
+    decisions.put(KEY, caller, keys=keys, version=version, now=NOW)
+    return decisions
+
+
+def test_a_verdict_is_repeated_while_nothing_has_changed() -> None:
+    """The very same caller, without another look at the token."""
+    assert remembered(Versions()).get(KEY, now=NOW + 1) is CALLER
+
+
+@pytest.mark.requirement("N18", "N19", "N20")
+@pytest.mark.parametrize(
+    "key",
+    [
+        key_of("token2", RESOURCE, 1),
+        key_of("Token", RESOURCE, 1),
+        key_of("toke", RESOURCE, 1),
+        key_of("token", RESOURCE + "/", 1),
+        key_of("token", RESOURCE, 2),
+    ],
+)
+def test_another_token_resource_or_configuration_is_another_question(
+    key: tuple[bytes, str, int],
+) -> None:
+    """The whole token counts: one changed byte never meets somebody's verdict."""
+    assert remembered(Versions()).get(key, now=NOW) is None
+
+
+@pytest.mark.requirement("N18", "N22")
+@pytest.mark.parametrize(
+    ("expires_at", "now", "hit"),
+    [
+        (NOW + 300, NOW, True),
+        (NOW + 300, NOW + LIFETIME - 0.1, True),
+        (NOW + 300, NOW + LIFETIME, False),
+        (NOW + 5, NOW + 4.9, True),
+        (NOW + 5, NOW + 5, False),
+        (NOW, NOW, False),
+        (NOW - 10, NOW, False),
+        (NOW + 300, NOW - 0.1, False),
+        (NOW + 300, NOW + 10**6, False),
+    ],
+)
+def test_a_verdict_ends_with_the_token_or_after_a_minute(
+    expires_at: int, now: float, hit: bool
+) -> None:
+    """By wall clock, also when that steps: a clock set back ends every verdict made after it."""
+    caller = msgspec.structs.replace(CALLER, expires_at=expires_at)
+    decisions = remembered(Versions(), caller=caller)
+
+    assert (decisions.get(KEY, now=now) is caller) is hit
+    assert (len(decisions) == 1) is hit
+
+
+@pytest.mark.requirement("N12", "N18")
+def test_a_verdict_ends_when_its_issuer_removes_a_key() -> None:
+    """Also when that happened while the verdict was being made."""
+    keys = Versions()
+    decisions = remembered(keys)
+    keys.version += 1
+    assert decisions.get(KEY, now=NOW) is None
+
+    late = remembered(keys, version=1)
+    assert late.get(KEY, now=NOW) is None
+
+
+@pytest.mark.requirement("N21")
+def test_memory_is_bounded_and_the_least_used_goes_first() -> None:
+    """A thousand callers in rotation stay; a flood of other tokens passes through."""
+    keys = Versions()
+    decisions = Decisions(3)
+    tokens = [key_of(name, RESOURCE, 1) for name in "abcd"]
+    for key in tokens[:3]:
+        decisions.put(key, CALLER, keys=keys, version=1, now=NOW)
+    assert decisions.get(tokens[0], now=NOW)
+    decisions.put(tokens[3], CALLER, keys=keys, version=1, now=NOW)
+
+    assert [decisions.get(key, now=NOW) is not None for key in tokens] == [True, False, True, True]
+    assert len(decisions) == 3
+
+
+@pytest.mark.requirement("N21")
+def test_without_capacity_nothing_is_remembered() -> None:
+    """A deployment may turn the memory off."""
+    assert remembered(Versions(), capacity=0).get(KEY, now=NOW) is None
+
+
+def test_repeating_a_verdict_takes_microseconds() -> None:
+    """It stands on every request; the bound is wide, for a machine that does other things too."""
+    decisions = Decisions(10_000)
+    keys = Versions()
+    tokens = [f"{n:06}" * 120 for n in range(1_000)]
+    for token in tokens:
+        decisions.put(key_of(token, RESOURCE, 1), CALLER, keys=keys, version=1, now=NOW)
+
+    def rotation() -> float:
+        start = time.perf_counter()
+        for token in tokens:
+            assert decisions.get(key_of(token, RESOURCE, 1), now=NOW) is CALLER
+        return (time.perf_counter() - start) / len(tokens)
+
+    assert min(rotation() for _ in range(5)) < 15e-6

@@ -1,0 +1,201 @@
+"""Which issuers are trusted, and which tokens could open a tenant's resource."""
+
+import pytest
+
+from gatepost_authz.config import Issuer, TenantRule
+from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.presets import Preset
+from tests.authz.keyset import ISSUER, RIVAL, issuer
+
+GUID = "6e5a9c1c-0f4b-4d3e-9b1a-2c3d4e5f6a7b"
+TEMPLATE = "https://login.example/{tid}/v2.0"
+PRESETS = {
+    "generic": Preset(name="generic", documentation="https://example.com"),
+    "many": Preset(
+        name="many",
+        documentation="https://example.com",
+        issuer_pattern=TEMPLATE,
+        segment_claim="tid",
+        segment_pattern=r"[0-9a-f]{8}-(?:[0-9a-f]{4}-){3}[0-9a-f]{12}",
+    ),
+}
+
+
+def templated(name: str = TEMPLATE, **changes: object) -> Issuer:
+    usual = {"tenant": TenantRule(issuer=True), "tenants": {}}
+    return issuer(name, **usual | changes)
+
+
+def registry(*issuers: Issuer) -> IssuerRegistry:
+    return IssuerRegistry(issuers, presets=PRESETS)
+
+
+@pytest.mark.requirement("C09", "C10")
+@pytest.mark.parametrize(
+    "name",
+    [
+        *("", ISSUER + "/", ISSUER[:-1], ISSUER + "x", ISSUER.upper(), "http" + ISSUER[5:]),
+        *(f" {ISSUER}", ISSUER + "\n", ISSUER + ":443"),
+        *("https://id.ex\u0430mple.com", "https://id%2eexample.com"),
+    ],
+)
+def test_an_issuer_is_trusted_under_exactly_one_name(name: str) -> None:
+    """Byte for byte: nothing is normalised, and containing a trusted name is nothing."""
+    assert registry(issuer()).find(ISSUER) is not None
+    assert registry(issuer()).find(name) is None
+
+
+@pytest.mark.requirement("C12")
+@pytest.mark.parametrize(
+    "name",
+    [
+        TEMPLATE,
+        "https://login.example/a/b/v2.0",
+        "https://login.example//v2.0",
+        "https://login.example/a%2Fb/v2.0",
+        "https://login.example/../v2.0",
+        "https://login.example/a b/v2.0",
+        "https://login.example/a\n/v2.0",
+        "https://login.example/a/v2.0\n",
+        "https://login.example/a/v2.0/",
+        "https://login.example/a/v2x0",
+        "https://login.example.evil/a/v2.0",
+        "https://evil/https://login.example/a/v2.0",
+        "https://login.example/a?x=/v2.0",
+        "https://login.example/a#/v2.0",
+        "https://login.example/a@evil/v2.0",
+        "https://login.example/\u0430/v2.0",
+        "https://login.example/\uff11/v2.0",
+        f"https://login.example/{'a' * 65}/v2.0",
+    ],
+)
+def test_a_template_leaves_one_segment_open_and_nothing_else(name: str) -> None:
+    """Anchored at both ends, one segment, few characters."""
+    found = registry(templated()).find("https://login.example/acme/v2.0")
+    assert found is not None
+    assert found[1] == "acme"
+    assert registry(templated()).find(name) is None
+
+
+@pytest.mark.requirement("C12")
+def test_a_preset_narrows_what_the_segment_may_be() -> None:
+    """Entra's tenants are lower-case GUIDs; an exact issuer of the same form names one too."""
+    many = registry(templated(preset="many"))
+    exact = registry(issuer(f"https://login.example/{GUID}/v2.0", preset="many"))
+
+    for known in (many, exact):
+        found = known.find(f"https://login.example/{GUID}/v2.0")
+        assert found is not None
+        assert found[1] == GUID
+    assert many.find("https://login.example/acme/v2.0") is None
+    assert many.find(f"https://login.example/{GUID.upper()}/v2.0") is None
+
+
+@pytest.mark.requirement("C12")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "https://{tid}/v2.0",
+        "https://{tid}.login.example",
+        "https://login.example{tid}",
+        "https://login.example/x{tid}",
+        "https://login.example/{tid}x",
+        "https://login.example/{tid}/{org}",
+        "https://login.example/{}",
+        "https://login.example/{t-d}",
+        "https://login.example/{tid",
+        "https://login.example/{{tid}}",
+    ],
+)
+def test_a_template_that_leaves_more_open_is_no_configuration(name: str) -> None:
+    """An open host would trust whoever registers a name under it."""
+    with pytest.raises(ValueError, match="segment"):
+        registry(templated(name))
+
+
+def test_an_exact_name_wins_over_a_template() -> None:
+    """The operator's special case for one tenant of a templated issuer."""
+    special = issuer("https://login.example/acme/v2.0", audiences=("api://special",))
+    found = registry(templated(), special).find("https://login.example/acme/v2.0")
+
+    assert found is not None
+    assert found[0].audiences == {"api://special"}
+
+
+def test_what_cannot_be_meant_is_no_configuration() -> None:
+    """One name twice, or a preset nobody knows."""
+    with pytest.raises(ValueError, match="twice"):
+        registry(issuer(), issuer())
+    with pytest.raises(ValueError, match="preset"):
+        registry(issuer(preset="nobody"))
+
+
+@pytest.mark.requirement("N18")
+def test_no_two_registries_share_a_generation() -> None:
+    """What was decided under one configuration is never taken for another's."""
+    assert len({registry(issuer()).generation for _ in range(10)}) == 10
+
+
+def test_an_issuers_own_list_of_algorithms_replaces_the_presets() -> None:
+    """Opt-in for longer hashes; both names of Ed25519 mean the same."""
+    found = registry(issuer(algorithms=("ES384", "Ed25519"))).find(ISSUER)
+    assert found is not None
+    assert found[0].algorithms == {"ES384", "Ed25519", "EdDSA"}
+
+
+@pytest.mark.parametrize(
+    ("name", "loopback"),
+    [
+        ("http://127.0.0.1:8000/dev-as", True),
+        ("http://localhost:8000/dev-as", True),
+        ("http://LOCALHOST./x", True),
+        ("http://id.localhost", True),
+        ("http://[::1]:8000", True),
+        ("http://127.9.9.9", True),
+        ("http://0.0.0.0:8000", True),
+        ("http://[::ffff:127.0.0.1]", True),
+        ("https://localhost.example.com", False),
+        ("https://127.0.0.1.example.com", False),
+        (ISSUER, False),
+    ],
+)
+def test_an_issuer_on_this_machine_is_recognised(name: str, loopback: bool) -> None:
+    """Only a development issuer lives there."""
+    assert registry(issuer(name)).issuers[0].loopback is loopback
+
+
+TENANTED = registry(
+    issuer(RIVAL, tenants={"1": "globex", "2": "shared"}),
+    issuer(ISSUER, tenant=TenantRule(value="acme"), tenants={}),
+    issuer("https://both.example", tenants={"x": "shared", "y": "acme"}),
+    issuer("https://open.example", tenants={}),
+)
+
+
+@pytest.mark.parametrize(
+    ("tenant", "issuers"),
+    [
+        (None, (RIVAL, ISSUER, "https://both.example", "https://open.example")),
+        ("globex", (RIVAL,)),
+        ("acme", (ISSUER, "https://both.example")),
+        ("shared", (RIVAL, "https://both.example")),
+        ("initech", ("https://open.example",)),
+    ],
+)
+def test_a_tenants_document_lists_the_issuers_that_can_open_it(
+    tenant: str | None, issuers: tuple[str, ...]
+) -> None:
+    """Some clients use only the first, so it must be one whose tokens are accepted."""
+    assert TENANTED.for_tenant(tenant) == issuers
+
+
+def test_a_template_is_listed_as_its_tenant_fills_it() -> None:
+    """Clients compare the issuer byte for byte, so a template itself is of no use to them."""
+    free = registry(templated())
+    mapped = registry(templated(tenants={"abc": "acme"}))
+
+    assert free.for_tenant(None) == ()
+    assert free.for_tenant("acme") == ("https://login.example/acme/v2.0",)
+    assert mapped.for_tenant("acme") == ("https://login.example/abc/v2.0",)
+    assert mapped.for_tenant("abc") == ()
+    assert registry(templated(preset="many")).for_tenant("acme") == ()

@@ -1,0 +1,23 @@
+"""The public names of the package."""
+
+import inspect
+
+import gatepost_authz
+
+
+def test_authz_exports_exactly_what_it_lists() -> None:
+    """What is not in ``__all__`` may be moved any day; what is, is really there."""
+    visible = {name for name in vars(gatepost_authz) if not name.startswith("_")}
+    modules = {name for name in visible if inspect.ismodule(getattr(gatepost_authz, name))}
+
+    assert set(gatepost_authz.__all__) == visible - modules
+    assert gatepost_authz.__all__ == sorted(
+        gatepost_authz.__all__, key=lambda name: (not name.isupper(), name)
+    )
+
+
+def test_every_public_class_says_what_it_promises() -> None:
+    """A name in ``__all__`` has a docstring of its own."""
+    for name in gatepost_authz.__all__:
+        value = getattr(gatepost_authz, name)
+        assert not inspect.isclass(value) or value.__dict__.get("__doc__"), name

@@ -1,0 +1,328 @@
+"""From accepted claims to a caller of one tenant."""
+
+import base64
+import hashlib
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.claims import check_claims
+from gatepost_authz.config import TENANT_ID, Issuer, RoleRule, Target, TenantRule
+from gatepost_authz.errors import InvalidToken
+from gatepost_authz.issuers import IssuerRegistry
+from gatepost_authz.presets import PRESETS, Preset
+from gatepost_authz.scopes import Implications
+from gatepost_authz.tenant import Policy, Tenancy, caller_from, lookup, tenant_id
+from tests.authz.keyset import FORGE, ISSUER, NOW, RIVAL, TARGET, issuer
+from tests.support.forge import ABSENT
+
+OPEN = Policy(tenancy=Tenancy(create_on_first_use=True))
+ORG = Preset(name="org", documentation="https://org.example", tenant_claim="organization")
+KNOWN_PRESETS = PRESETS | {"org": ORG}
+
+
+def caller(
+    *issuers: Issuer, policy: Policy = OPEN, target: Target = TARGET, **changes: Any
+) -> TenantContext:
+    """The caller that a token of the first issuer, changed so, speaks for."""
+    registry = IssuerRegistry(issuers or (issuer(tenants={}),), presets=KNOWN_PRESETS)
+    claims = {n: v for n, v in FORGE.claims(**changes).items() if v is not ABSENT}
+    found = registry.find(str(claims["iss"]))
+    assert found is not None
+    trusted, captured = found
+    accepted = check_claims(claims, trusted.expects(str(claims["iss"]), target), now=NOW)
+    return caller_from(
+        claims, accepted, trusted.rules, captured=captured, target=target, policy=policy
+    )
+
+
+def hashed(value: str, name: str = ISSUER) -> str:
+    """The rule as the design words it, written down a second time."""
+    digest = hashlib.sha256(name.encode() + b"\0" + value.encode()).digest()
+    return "t-" + base64.b32encode(digest).decode()[:26].lower()
+
+
+@pytest.mark.requirement("C29")
+@pytest.mark.parametrize("value", ["acme", "a", "0", "a-b_c", "t-acme", "x" * 63, "6e5a-9c1c"])
+def test_a_value_within_the_grammar_is_the_tenant_itself(value: str) -> None:
+    """The id that an operator reads in a path is the one in the token."""
+    assert caller(org_id=value).tenant_id == value
+
+
+@pytest.mark.requirement("C29")
+@pytest.mark.parametrize(
+    "value",
+    [
+        *("Acme", "org_9vN3KdGq", "-a", "_a", "a.b", "a/b", "../acme", "acme ", "x" * 64, "."),
+        *("\u00e4", "t-" + "a" * 26, "t-abcdefghijklmnopqrstuvwxyz"),
+    ],
+)
+def test_any_other_value_becomes_a_digest_of_issuer_and_value(value: str) -> None:
+    """Nothing is lower-cased or cut into another tenant's id, and no value poses as a digest."""
+    made = caller(org_id=value).tenant_id
+
+    assert made == hashed(value)
+    assert TENANT_ID.fullmatch(made)
+
+
+@given(st.text(min_size=1, max_size=70), st.text(min_size=1, max_size=70))
+def test_two_values_never_meet_in_one_tenant(one: str, other: str) -> None:
+    """The id is a directory name; a collision would be somebody else's files."""
+    assert TENANT_ID.fullmatch(tenant_id(ISSUER, one))
+    assert (tenant_id(ISSUER, one) == tenant_id(ISSUER, other)) is (one == other)
+
+
+REFUSED_VALUES = [
+    ABSENT,
+    None,
+    7,
+    True,
+    "",
+    [],
+    {},
+    ["acme"],
+    {"acme": {}},
+    ["a", "b"],
+    "a\nb",
+    "\0",
+]
+
+
+@pytest.mark.requirement("C29")
+@pytest.mark.parametrize("value", REFUSED_VALUES, ids=repr)
+def test_without_one_plain_value_there_is_no_tenant(value: Any) -> None:
+    """Never a default tenant: the token is refused."""
+    with pytest.raises(InvalidToken):
+        caller(org_id=value)
+
+
+@pytest.mark.requirement("C29")
+@pytest.mark.parametrize("value", ["globex", "Acme", "acme ", "org_1", "../acme"])
+def test_a_table_is_closed(value: str) -> None:
+    """With a table, no value beside it is accepted, however well it reads."""
+    settings = issuer(tenants={"acme": "acme", "org_2": "two"})
+    assert caller(settings, org_id="org_2").tenant_id == "two"
+    with pytest.raises(InvalidToken, match="unknown_tenant"):
+        caller(settings, org_id=value)
+
+
+@pytest.mark.requirement("C29")
+def test_unknown_tenants_are_refused_unless_they_may_be_created() -> None:
+    """A new tenant is the operator's decision; those a configuration names are known."""
+    settings = issuer(tenants={})
+    known = Policy(tenancy=Tenancy(known=frozenset({"acme"})))
+    assert caller(settings, policy=known, org_id="acme").tenant_id == "acme"
+    with pytest.raises(InvalidToken, match="unknown_tenant"):
+        caller(settings, policy=known, org_id="globex")
+    assert caller(issuer(), policy=Policy(), org_id="globex").tenant_id == "globex"
+
+
+def test_an_issuer_can_stand_for_its_tenant() -> None:
+    """One issuer per tenant: by a fixed value, or as itself."""
+    fixed = issuer(tenant=TenantRule(value="acme"), tenants={})
+    itself = issuer(tenant=TenantRule(issuer=True), tenants={})
+    mapped = issuer(tenant=TenantRule(issuer=True), tenants={ISSUER: "acme"})
+
+    assert caller(fixed, policy=Policy(), org_id="globex").tenant_id == "acme"
+    assert caller(itself, policy=Policy()).tenant_id == hashed(ISSUER)
+    assert caller(mapped, policy=Policy()).tenant_id == "acme"
+
+
+def test_without_a_rule_nobody_belongs_anywhere() -> None:
+    """Leaving the rule out never means one tenant for all; a preset may name the usual claim."""
+    with pytest.raises(InvalidToken, match="no_tenant_rule"):
+        caller(issuer(tenant=TenantRule(), tenants={}))
+    assert caller(issuer(tenant=TenantRule(), tenants={}, preset="org"), organization="acme")
+
+
+@pytest.mark.requirement("C29")
+@pytest.mark.parametrize(
+    ("value", "tenant"),
+    [
+        ("acme", "acme"),
+        (["acme"], "acme"),
+        ({"acme": {"id": "42"}}, "acme"),
+        ({"acme": None}, "acme"),
+    ],
+)
+def test_a_providers_own_organisation_claim_may_be_a_collection_of_one(
+    value: Any, tenant: str
+) -> None:
+    """Keycloak lists the user's organisations, by name or as an object."""
+    settings = issuer(preset="org", tenant=TenantRule(claim="organization"), tenants={})
+    assert caller(settings, organization=value).tenant_id == tenant
+
+
+@pytest.mark.requirement("C29")
+@pytest.mark.parametrize("value", [["a", "b"], {"a": {}, "b": {}}, [], {}, [7], [["a"]], None, 7])
+def test_of_several_organisations_none_is_chosen(value: Any) -> None:
+    """Which one the token speaks for cannot be said."""
+    with pytest.raises(InvalidToken):
+        caller(issuer(preset="org", tenant=TenantRule(), tenants={}), organization=value)
+
+
+@pytest.mark.parametrize(
+    ("claims", "path", "value"),
+    [
+        ({"org": "a"}, "org", "a"),
+        ({"org": {"id": "a"}}, "org.id", "a"),
+        ({"org.id": "exact", "org": {"id": "dotted"}}, "org.id", "exact"),
+        (
+            {"https://stytch.com/organization": {"id": "a"}},
+            "https://stytch.com/organization.id",
+            "a",
+        ),
+        (
+            {"urn:zitadel:iam:user:resourceowner:id": "9"},
+            "urn:zitadel:iam:user:resourceowner:id",
+            "9",
+        ),
+        ({"a.b": {"c.d": {"e": "deep"}}}, "a.b.c.d.e", "deep"),
+        (
+            {"resource_access": {"my.client": {"roles": ["r"]}}},
+            "resource_access.my.client.roles",
+            ["r"],
+        ),
+    ],
+)
+def test_a_claim_is_found_by_its_whole_name_or_by_its_way(
+    claims: dict[str, Any], path: str, value: object
+) -> None:
+    """Names hold dots and slashes themselves; the longest name that exists wins."""
+    assert lookup(claims, path) == value
+
+
+@pytest.mark.parametrize("path", ["", ".", "a", "org.", ".org", "org.x.y", "org.id.x", "Org"])
+def test_a_way_that_leads_nowhere_finds_nothing(path: str) -> None:
+    """Half a way is no value."""
+    with pytest.raises(InvalidToken):
+        caller(issuer(tenant=TenantRule(claim=path or "none"), tenants={}), org={"id": "acme"})
+
+
+@pytest.mark.requirement("C29")
+def test_the_tenant_in_the_path_must_be_the_tokens() -> None:
+    """A token of globex opens nothing under acme, even with the right audience."""
+    url = "https://mcp.example.com/t/acme/mcp"
+    target = Target(url, f"{url}/.well-known/oauth-protected-resource", "acme")
+
+    assert caller(target=target, aud=url, org_id="acme").resource == url
+    with pytest.raises(InvalidToken, match="tenant_of_another_resource"):
+        caller(target=target, aud=url, org_id="globex")
+
+
+RIVALS = {
+    "by-claim": issuer(RIVAL, tenants={}),
+    "by-table": issuer(RIVAL, tenants={"acme": "other", "x": "acme-2"}),
+    "by-value": issuer(RIVAL, tenant=TenantRule(value="other"), tenants={}),
+}
+
+
+@pytest.mark.requirement("C29")
+@pytest.mark.parametrize("own", [{"org_9": "acme"}, {"acme": "acme"}], ids=["mapped", "plain"])
+@pytest.mark.parametrize("rival", RIVALS.values(), ids=RIVALS)
+def test_no_issuer_names_a_tenant_that_another_one_has_named(
+    own: dict[str, str], rival: Issuer
+) -> None:
+    """Issuer B's administrator can put ``org_id = acme`` into any token of issuer B."""
+    ours = issuer(tenants=own)
+    assert caller(ours, rival, org_id=next(iter(own))).tenant_id == "acme"
+    try:
+        named = caller(rival, ours, iss=RIVAL, org_id="acme").tenant_id
+    except InvalidToken:
+        return
+    assert named == "other"
+
+
+@pytest.mark.requirement("C29")
+def test_a_fixed_tenant_is_as_much_its_issuers_own() -> None:
+    """A value rule names the tenant as a table does."""
+    ours = issuer(tenant=TenantRule(value="acme"), tenants={})
+    with pytest.raises(InvalidToken, match="tenant_of_another_issuer"):
+        caller(issuer(RIVAL, tenants={}), ours, iss=RIVAL, org_id="acme")
+
+
+def test_two_issuers_share_a_tenant_only_when_both_name_it() -> None:
+    """A company with two directories says so twice."""
+    both = (issuer(tenants={"a": "acme"}), issuer(RIVAL, tenants={"b": "acme"}))
+
+    assert caller(*both, org_id="a").tenant_id == "acme"
+    assert caller(*both, iss=RIVAL, org_id="b").tenant_id == "acme"
+
+
+@pytest.mark.requirement("C29")
+def test_two_issuers_that_name_tenants_freely_name_none() -> None:
+    """Whose `acme` it is cannot be said; `check` asks for tables, and without them it is closed."""
+    for name in (ISSUER, RIVAL):
+        with pytest.raises(InvalidToken, match="tenant_not_exclusive"):
+            caller(issuer(tenants={}), issuer(RIVAL, tenants={}), iss=name)
+
+
+ROLES = {
+    "approver": RoleRule(claim="roles", value="tool-approver"),
+    "admin": RoleRule(claim="realm_access.roles", value="admin"),
+}
+
+
+@pytest.mark.parametrize(
+    ("claims", "roles"),
+    [
+        ({}, set()),
+        ({"roles": ["tool-approver"]}, {"approver"}),
+        ({"roles": "tool-approver"}, {"approver"}),
+        (
+            {"roles": ["x", "tool-approver"], "realm_access": {"roles": ["admin"]}},
+            {"approver", "admin"},
+        ),
+        ({"roles": ["tool-approver2", "Tool-Approver", ["tool-approver"]]}, set()),
+        ({"roles": "x tool-approver"}, set()),
+        ({"roles": {"tool-approver": True}}, set()),
+        ({"roles": None, "realm_access": ["admin"]}, set()),
+        ({"scope": "admin tool-approver"}, set()),
+    ],
+)
+def test_a_role_is_held_by_rule_only(claims: dict[str, Any], roles: set[str]) -> None:
+    """Equal to the value, or a list that contains it; nothing else grants a role."""
+    assert caller(issuer(roles=ROLES), **claims).roles == roles
+    assert caller(issuer(), **claims).roles == frozenset()
+
+
+@pytest.mark.requirement("C31")
+@pytest.mark.parametrize(
+    "claims",
+    [
+        {"_claim_names": {"groups": "src1"}, "_claim_sources": {"src1": {}}},
+        {"_claim_names": {"groups": "src1"}, "groups": ["approvers"]},
+        {"hasgroups": True},
+        {"hasgroups": "true"},
+    ],
+)
+def test_groups_that_did_not_fit_are_unknown_rather_than_none(claims: dict[str, Any]) -> None:
+    """Where a role depends on them the token is refused; where none does, they do not matter."""
+    rule = {"approver": RoleRule(claim="groups", value="approvers")}
+    with pytest.raises(InvalidToken, match="groups_unknown"):
+        caller(issuer(roles=rule), **claims)
+    assert caller(issuer(roles=ROLES), **claims).roles == frozenset()
+
+
+@pytest.mark.requirement("C18", "C30")
+def test_the_caller_says_who_acts_and_what_was_granted() -> None:
+    """Scopes arrive with what they imply; display claims are text or left out."""
+    policy = Policy(tenancy=Tenancy(), implications=Implications({"files:write": ["files:read"]}))
+    made = caller(
+        issuer(),
+        policy=policy,
+        act={"sub": "agent", "act": {"sub": "admin"}},
+        name="Alice",
+        email=["a@b"],
+        preferred_username="a\nb",
+    )
+
+    assert made.scopes == {"files:write", "files:read"}
+    assert made.actor == "agent"
+    assert dict(made.claims) == {"name": "Alice"}
+    assert made.principal_key == ("acme", ISSUER, "user", "alice")
+    assert hash(made) == hash(made)
+    assert "alice" not in repr(made)

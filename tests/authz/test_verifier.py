@@ -1,0 +1,349 @@
+"""From a token to a caller, and what is never asked of anybody on the way."""
+
+import asyncio
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatepost_authz import InvalidToken, IssuerUnavailable, Target, TenantContext, Verifiers
+from gatepost_authz.config import TenantRule
+from gatepost_authz.jwk import VerificationKey
+from gatepost_authz.tenant import Policy, Tenancy
+from tests.authz.keyset import (
+    FORGE,
+    ISSUER,
+    NOW,
+    RESOURCE,
+    RIVAL,
+    TARGET,
+    FrozenForge,
+    Gate,
+    KeySet,
+    issuer,
+)
+from tests.support.forge import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
+
+OTHER = rsa_key("other")
+
+
+def by(key: Any, algorithm: str = "RS256", **header: Any) -> str:
+    return FORGE.token(header={"alg": algorithm} | header, sign=signer(key, algorithm))
+
+
+async def test_a_good_token_names_its_caller() -> None:
+    """Tenant, subject, scopes with what they imply, and the resource it was checked for."""
+    caller = await Gate().accepted(FORGE.token(scope="files:write"))
+
+    assert caller.principal_key == ("acme", ISSUER, "user", "alice")
+    assert caller.scopes == {"files:read", "files:write"}
+    assert caller.resource == RESOURCE
+
+
+EARLY: list[tuple[str, str, Callable[[], str]]] = [
+    ("A01", "refused_algorithm", lambda: FORGE.token(header={"alg": "none"}, sign=lambda d: b"")),
+    ("A04", "refused_algorithm", lambda: by(b"k" * 32, "HS256")),
+    ("A09", "algorithm_not_allowed", lambda: by(rsa_key(), "RS384")),
+    ("H09", "wrong_type", lambda: FORGE.token(header={"typ": "JWT"})),
+    ("H09", "wrong_type", lambda: FORGE.token(header={"typ": ABSENT})),
+    ("C09", "unknown_issuer", lambda: FORGE.token(iss=ABSENT)),
+    ("C09", "unknown_issuer", lambda: FORGE.token(iss=[ISSUER])),
+    ("C10", "unknown_issuer", lambda: FORGE.token(iss=ISSUER + "/")),
+    ("C05", "expired", lambda: FORGE.token(exp=NOW - 30)),
+    ("C05", "expired", lambda: FORGE.token(exp=float(NOW - 31))),
+    ("H15", "unknown_kind", lambda: "opaque-token"),
+    ("H15", "malformed_token", lambda: "e.e.e"),
+]
+
+
+@pytest.mark.parametrize(
+    ("reason", "make"),
+    [pytest.param(r, m, id=f"{n}-{r}", marks=pytest.mark.requirement(n)) for n, r, m in EARLY],
+)
+async def test_what_needs_no_key_is_refused_without_asking_for_one(
+    reason: str, make: Callable[[], str]
+) -> None:
+    """A stranger's garbage never makes us call anybody."""
+    gate = Gate()
+
+    assert (await gate.refused(make())).reason == reason
+    assert gate.keys.sets == {}
+    assert len(gate.decisions) == 0
+
+
+LATE: list[tuple[str, str, Callable[[], str]]] = [
+    ("A20", "bad_signature", lambda: by(rsa_key("stranger"))),
+    ("H02", "bad_signature", lambda: by(OTHER, jwk=jwk(OTHER))),
+    ("H04", "unknown_key", lambda: by(rsa_key(), kid="../../../../dev/null")),
+    ("H04", "unknown_key", lambda: by(rsa_key(), kid="' OR 1=1--")),
+    ("A06", "unknown_key", lambda: by(ec_key(), "ES256")),
+    ("C14", "wrong_audience", lambda: FORGE.token(aud=RESOURCE + "/")),
+    ("C29", "unknown_tenant", lambda: FORGE.token(org_id="initech")),
+]
+
+
+@pytest.mark.parametrize(
+    ("reason", "make"),
+    [pytest.param(r, m, id=f"{n}-{r}", marks=pytest.mark.requirement(n)) for n, r, m in LATE],
+)
+async def test_a_refused_token_leaves_nothing_behind(reason: str, make: Callable[[], str]) -> None:
+    """Refusals carry a reason for the log and are not remembered; the next good token passes."""
+    gate = Gate()
+
+    assert (await gate.refused(make())).reason == reason
+    assert len(gate.decisions) == 0
+    assert (await gate.accepted(FORGE.token())).tenant_id == "acme"
+
+
+@pytest.mark.requirement("C11", "N16", "N17")
+async def test_the_keys_of_one_issuer_prove_nothing_for_another() -> None:
+    """Same key id, same algorithm, both trusted: each signs for itself only."""
+    gate = Gate(
+        issuer(),
+        issuer(RIVAL, tenants={"x": "rival"}),
+        keys={ISSUER: [jwk(rsa_key())], RIVAL: [jwk(OTHER)]},
+    )
+    rival = FrozenForge(RIVAL, RESOURCE)
+    sign = signer(OTHER, "RS256")
+
+    assert (await gate.accepted(rival.token(org_id="x", sign=sign))).tenant_id == "rival"
+    assert (await gate.refused(FORGE.token(sign=sign))).reason == "bad_signature"
+    assert (await gate.refused(rival.token(org_id="x"))).reason == "bad_signature"
+
+
+@pytest.mark.requirement("A18")
+async def test_every_key_of_one_id_gets_its_chance_and_no_more_than_four() -> None:
+    """Issuers reuse ids across types; each try costs a signature check."""
+    keys = [rsa_key(f"twin-{n}") for n in range(5)]
+    gate = Gate(keys={ISSUER: [jwk(key) for key in keys] + [jwk(ec_key()), jwk(ed_key())]})
+
+    for key in keys[:4]:
+        await gate.accepted(by(key))
+    assert (await gate.refused(by(keys[4]))).reason == "bad_signature"
+    await gate.accepted(by(ec_key(), "ES256"))
+    await gate.accepted(by(ed_key(), "EdDSA"))
+
+
+@pytest.mark.requirement("A08")
+async def test_without_a_key_id_there_must_be_nothing_to_choose() -> None:
+    """One compatible key is meant; with two, trying both would be the token's choice."""
+    token = by(rsa_key(), kid=ABSENT)
+    await Gate().accepted(token)
+    gate = Gate(keys={ISSUER: [jwk(rsa_key()), jwk(OTHER, "other")]})
+    assert (await gate.refused(token)).reason == "unknown_key"
+
+
+@pytest.mark.requirement("N11")
+async def test_an_unknown_key_id_waits_for_the_issuers_answer() -> None:
+    """The first token after a rotation is the one that makes us ask."""
+    gate = Gate()
+    await gate.accepted(FORGE.token())
+    gate.keys[ISSUER].next = [jwk(rsa_key()), jwk(OTHER, "new")]
+
+    await gate.accepted(by(OTHER, kid="new"))
+    assert gate.keys[ISSUER].asked == 1
+
+
+@pytest.mark.requirement("N13")
+async def test_a_key_replaced_under_its_id_is_asked_for_once() -> None:
+    """A bad signature may mean that the issuer has replaced the key; a forgery costs one look."""
+    gate = Gate()
+    await gate.accepted(FORGE.token())
+    gate.keys[ISSUER].next = [jwk(OTHER)]
+
+    await gate.accepted(by(OTHER))
+    assert gate.keys[ISSUER].asked == 1
+    assert (await gate.refused(FORGE.token(jti="again"))).reason == "bad_signature"
+    assert gate.keys[ISSUER].asked == 2
+
+
+@pytest.mark.requirement("N12", "N18")
+async def test_a_removed_key_takes_its_verdicts_along() -> None:
+    """A token accepted a moment ago is refused as soon as its key is gone."""
+    gate = Gate()
+    token = FORGE.token()
+    await gate.accepted(token)
+    gate.keys[ISSUER].publish([jwk(OTHER, "other")])
+
+    assert (await gate.refused(token)).reason == "unknown_key"
+    assert len(gate.decisions) == 0
+
+
+class Vanishing(KeySet):
+    """Its key is withdrawn between the answer to the wait and the check."""
+
+    async def wait_for(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
+        self.publish([jwk(rsa_key())])
+        answer = self.find(kid, algorithm)
+        self.publish([jwk(OTHER, "other")])
+        return answer
+
+
+@pytest.mark.requirement("N12")
+async def test_a_key_withdrawn_during_the_wait_proves_nothing() -> None:
+    """What the wait answered is looked up again before it is used."""
+    gate = Gate()
+    gate.keys.sets[ISSUER] = Vanishing([jwk(OTHER, "other")], frozenset({"RS256"}))
+
+    assert (await gate.refused(FORGE.token())).reason == "unknown_key"
+
+
+class Down(KeySet):
+    """An issuer that cannot be reached."""
+
+    async def wait_for(self, kid: str | None, algorithm: str) -> tuple[VerificationKey, ...]:
+        raise IssuerUnavailable("keys_down")
+
+
+async def test_an_issuer_that_is_down_is_not_a_bad_token() -> None:
+    """503, so that clients keep their tokens; those of known keys are still accepted."""
+    gate = Gate()
+    gate.keys.sets[ISSUER] = Down([jwk(rsa_key())], frozenset({"RS256"}))
+
+    await gate.accepted(FORGE.token())
+    with pytest.raises(IssuerUnavailable):
+        await gate.verifier.verify(by(OTHER, kid="new"), TARGET)
+
+
+@pytest.mark.requirement("N18")
+async def test_a_reload_ends_every_verdict() -> None:
+    """An issuer that left the configuration is refused on the next request."""
+    gate = Gate()
+    token = FORGE.token()
+    first = await gate.accepted(token)
+    assert await gate.accepted(token) is first
+    gate.registry = Gate(issuer(tenants={"acme": "renamed"})).registry
+    assert (await gate.accepted(token)).tenant_id == "renamed"
+    gate.registry = Gate(issuer(RIVAL)).registry
+    assert (await gate.refused(token)).reason == "unknown_issuer"
+
+
+@pytest.mark.requirement("N18", "N22")
+async def test_a_remembered_token_expires_like_any_other() -> None:
+    """By wall clock, to the second, and again when the clock is set back."""
+    gate = Gate()
+    token = FORGE.token(exp=NOW + 40)
+    await gate.accepted(token)
+    gate.clock.now = NOW + 69
+    await gate.accepted(token)
+    gate.clock.now = NOW + 70
+    assert (await gate.refused(token)).reason == "expired"
+    gate.clock.now = NOW - 31
+    assert (await gate.refused(token)).reason == "not_yet_valid"
+    gate.clock.now = NOW
+    await gate.accepted(token)
+
+
+@pytest.mark.requirement("N19", "N20")
+async def test_a_changed_copy_of_an_accepted_token_is_judged_on_its_own() -> None:
+    """Same id, same prefix, same key id: a verdict is for the whole token only."""
+    gate = Gate()
+    token = FORGE.token(jti="same")
+    await gate.accepted(token)
+    head, body, signature = token.split(".")
+    forged = FORGE.token(jti="same", org_id="globex").split(".")[1]
+
+    assert (await gate.refused(f"{head}.{forged}.{signature}")).reason == "bad_signature"
+    assert (await gate.refused(f"{head}.{body}.{signature[:-4]}AAAA")).reason == "bad_signature"
+    await gate.accepted(token)
+
+
+@pytest.mark.requirement("N21")
+async def test_a_flood_of_tokens_leaves_bounded_traces() -> None:
+    """Good ones up to the capacity, bad ones not at all."""
+    gate = Gate(capacity=5)
+    for number in range(20):
+        await gate.accepted(FORGE.token(jti=f"id-{number}"))
+        await gate.refused(FORGE.token(jti=f"id-{number}", aud="https://other.example"))
+
+    assert len(gate.decisions) == 5
+
+
+async def test_a_resource_has_its_own_verdicts() -> None:
+    """A token for one tenant's resource, accepted there, is checked anew everywhere else."""
+    gate = Gate()
+    urls = [f"https://mcp.example.com/t/{tenant}/mcp" for tenant in ("acme", "globex")]
+    acme, globex = (Target(url, url, url.split("/")[4]) for url in urls)
+    token = FORGE.token(aud=urls)
+
+    assert (await gate.accepted(token, acme)).shared_audience
+    assert (await gate.refused(token, globex)).reason == "tenant_of_another_resource"
+
+
+@pytest.mark.parametrize(
+    "make",
+    [
+        lambda: (ISSUER, FORGE.token(dev=True)),
+        lambda: (ISSUER, by(rsa_key(), kid="dev-1")),
+        lambda: ("http://127.0.0.1:8000/dev-as", ""),
+        lambda: ("http://localhost:8000/dev-as", ""),
+    ],
+)
+async def test_what_the_development_issuer_makes_opens_nothing_in_production(make: Any) -> None:
+    """Anybody with a laptop can run one."""
+    name, token = make()
+    token = token or FrozenForge(name, RESOURCE).token()
+    keys = {name: [jwk(rsa_key()), jwk(rsa_key(), "dev-1")]}
+    policy = Policy(tenancy=Tenancy(), development=True)
+
+    assert (await Gate(issuer(name), keys=keys).refused(token)).reason == "development_token"
+    assert await Gate(issuer(name), keys=keys, policy=policy).accepted(token)
+
+
+@pytest.mark.requirement("C12", "C29")
+async def test_a_templated_issuer_has_keys_and_tenants_per_concrete_issuer() -> None:
+    """Keys of one tenant's issuer prove nothing for its neighbour."""
+    template = issuer("https://login.example/{tid}", tenant=TenantRule(issuer=True), tenants={})
+    acme, globex = (FrozenForge(f"https://login.example/{t}", RESOURCE) for t in ("acme", "globex"))
+    policy = Policy(tenancy=Tenancy(known=frozenset({"acme", "globex"})))
+    gate = Gate(template, keys={globex.issuer: [jwk(OTHER)]}, policy=policy)
+
+    assert (await gate.accepted(acme.token())).tenant_id == "acme"
+    assert (await gate.refused(globex.token())).reason == "bad_signature"
+    assert (await gate.accepted(globex.token(sign=signer(OTHER, "RS256")))).tenant_id == "globex"
+
+
+class Answering:
+    """A verifier with one of the three answers."""
+
+    def __init__(self, answer: TenantContext | InvalidToken | None) -> None:
+        self.answer = answer
+        self.asked = 0
+
+    async def verify(self, token: str, target: Target) -> TenantContext | None:
+        self.asked += 1
+        if isinstance(self.answer, InvalidToken):
+            raise self.answer
+        return self.answer
+
+
+async def test_the_first_verifier_that_handles_a_token_decides() -> None:
+    """A refused forgery gets no second chance elsewhere; nobody's token is refused too."""
+    caller = await Gate().accepted(FORGE.token())
+    last = Answering(caller)
+
+    assert await Verifiers([Answering(None), last]).verify("x", TARGET) is caller
+    with pytest.raises(InvalidToken, match="forged"):
+        await Verifiers([Answering(InvalidToken("forged")), last]).verify("x", TARGET)
+    assert last.asked == 1
+    with pytest.raises(InvalidToken, match="unknown_kind"):
+        await Verifiers([Answering(None), Gate().verifier]).verify("opaque", TARGET)
+
+
+PARTS = FORGE.token().split(".")
+
+
+@given(
+    st.lists(
+        st.sampled_from([*PARTS, "e30", "eyJhbGciOiJub25lIn0", "e", ""])
+        | st.text("eAZ-_=", max_size=6)
+    )
+    .map(".".join)
+    .filter(lambda token: token != ".".join(PARTS))
+)
+def test_pieces_of_good_tokens_in_any_order_open_nothing(token: str) -> None:
+    """Whatever is cut and pasted, the answer is a refusal or "not mine", never another error."""
+    gate = Gate()
+    assert asyncio.run(gate.refused(token)).reason
