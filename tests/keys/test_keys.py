@@ -85,7 +85,9 @@ def test_a_key_that_others_may_read_is_refused(folder: Path) -> None:
         read_keys(folder)
 
 
-@pytest.mark.parametrize("content", ["", "[]", "{}", '{"kty": "oct", "k": "AAAA"}', "\x00"])
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"kty": "oct", "k": "AAAA", "alg": "ES256"}', "\x00"]
+)
 def test_a_file_that_is_no_key_is_refused(folder: Path, content: str) -> None:
     """By name and without a traceback."""
     path = write_key(new_key("ES256"), folder)
