@@ -96,9 +96,11 @@ def _read_key(path: Path) -> Key:
     if path.stat().st_mode & 0o077:
         raise Refused(f"{path} can be read by other users of this machine: chmod 600 it first")
     try:
-        key = JWKRegistry.import_key(json.loads(path.read_text(encoding="utf-8")))
-    except (ValueError, JoseError, OSError) as error:
-        raise Refused(f"{path} is not a private key that this program wrote") from error
-    if not key.is_private or not (key.kid or "").startswith(KID_PREFIX) or not key.alg:
+        data = json.loads(path.read_text(encoding="utf-8"))
+        fits = isinstance(data, dict) and ALGORITHMS[data["alg"]][0] == data["kty"]
+        key = JWKRegistry.import_key(data) if fits else None
+    except (ValueError, LookupError, TypeError, JoseError):
+        key = None
+    if key is None or not key.is_private or not (key.kid or "").startswith(KID_PREFIX):
         raise Refused(f"{path} is not a private key that this program wrote")
     return key

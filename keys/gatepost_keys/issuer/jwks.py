@@ -1,4 +1,4 @@
-"""The endpoint with the public keys (RFC 7517), always fresh."""
+"""The endpoint with the public keys (RFC 7517)."""
 
 from starlette.requests import Request
 from starlette.responses import Response
@@ -9,9 +9,9 @@ from gatepost_keys.issuer.state import Issuer
 
 
 def serve(issuer: Issuer) -> Handler:
-    """The current set; not to be cached, so that a rotation shows at once."""
+    """The current set, with a lifetime as providers give it: who caches it meets rotations."""
 
     async def get(request: Request) -> Response:
-        return wire.json(issuer.keys.document())
+        return wire.json(issuer.keys.document(), headers={"Cache-Control": "max-age=60"})
 
     return get

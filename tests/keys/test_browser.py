@@ -1,0 +1,232 @@
+"""The pages in a real browser: a person signs in, consents and arrives at the client."""
+
+import os
+import socket
+import threading
+from collections.abc import Iterator
+from contextlib import contextmanager
+from http.server import BaseHTTPRequestHandler, HTTPServer
+from pathlib import Path
+
+import httpx2
+import pytest
+import uvicorn
+from playwright.sync_api import Browser, Page, sync_playwright
+
+from gatepost_keys.issuer import IssuerSettings, app
+from tests.keys.client import challenge_of
+
+CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}"),
+]
+
+
+class Callback(BaseHTTPRequestHandler):
+    """The client's end of the redirect."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Type", "text/html")
+        self.end_headers()
+        self.wfile.write(b"<title>back</title>")
+
+    def log_message(self, *_: object) -> None:
+        """Silent."""
+
+
+@contextmanager
+def served(server: HTTPServer) -> Iterator[int]:
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    try:
+        yield server.server_port
+    finally:
+        server.shutdown()
+        thread.join(10)
+        server.server_close()
+
+
+@pytest.fixture(scope="module")
+def callback() -> Iterator[str]:
+    with served(HTTPServer(("127.0.0.1", 0), Callback)) as port:
+        yield f"http://127.0.0.1:{port}/callback"
+
+
+@pytest.fixture(scope="module")
+def issuer() -> Iterator[str]:
+    listener = socket.create_server(("127.0.0.1", 0))
+    url = f"http://127.0.0.1:{listener.getsockname()[1]}/dev-as"
+    settings = IssuerSettings(issuer=url, algorithm="ES256")
+    server = uvicorn.Server(uvicorn.Config(app(settings), log_level="error", lifespan="off"))
+    thread = threading.Thread(target=server.run, args=([listener],))
+    thread.start()
+    try:
+        yield url
+    finally:
+        server.should_exit = True
+        thread.join(10)
+        listener.close()
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with sync_playwright() as playwright:
+        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield chromium
+        chromium.close()
+
+
+@pytest.fixture
+def page(browser: Browser) -> Iterator[Page]:
+    """A page on which everything the browser complains about fails the test."""
+    context = browser.new_context()
+    context.set_default_timeout(10_000)
+    page = context.new_page()
+    complaints: list[str] = []
+    page.on("console", lambda message: complaints.append(message.text))
+    page.on("pageerror", lambda error: complaints.append(str(error)))
+    yield page
+    context.close()
+    assert [text for text in complaints if "favicon" not in text and "404" not in text] == []
+
+
+def request(issuer: str, callback: str, name: str = "Ledger Agent", **more: str) -> str:
+    """The address that a freshly registered client sends the browser to."""
+    body = {
+        "redirect_uris": [callback],
+        "token_endpoint_auth_method": "none",
+        "client_name": name,
+    }
+    client = httpx2.post(f"{issuer}/register", json=body).json()
+    query = {
+        "response_type": "code",
+        "client_id": client["client_id"],
+        "redirect_uri": callback,
+        "scope": "files:read files:write",
+        "state": "s",
+        "code_challenge": challenge_of("v" * 64),
+        "code_challenge_method": "S256",
+    }
+    return str(httpx2.URL(f"{issuer}/authorize", params=query | more))
+
+
+def test_a_person_signs_in_and_allows_with_the_mouse(
+    page: Page, issuer: str, callback: str
+) -> None:
+    """Sign-in, consent, client; the browser blocks nothing and complains of nothing."""
+    page.goto(request(issuer, callback))
+    page.get_by_role("button", name="Bob Bright").click()
+    assert page.get_by_role("heading", level=1).inner_text() == "Allow Ledger Agent to act for you?"
+    page.get_by_role("button", name="Allow").click()
+    page.wait_for_url(f"{callback}?**")
+
+    assert page.title() == "back"
+    assert "code=" in page.url
+    assert "iss=" in page.url
+
+
+def test_a_person_signs_in_and_denies_with_the_keyboard(
+    page: Page, issuer: str, callback: str
+) -> None:
+    """Every control can be reached with Tab, in the order in which it is read."""
+    page.goto(request(issuer, callback))
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.get_by_role("button", name="Deny").wait_for()
+    page.keyboard.press("Tab")
+    page.keyboard.press("Tab")
+    page.keyboard.press("Enter")
+    page.wait_for_url(f"{callback}?**")
+
+    assert "error=access_denied" in page.url
+
+
+def test_somebody_else_can_sign_in_from_the_consent_page(
+    page: Page, issuer: str, callback: str
+) -> None:
+    """The link leads to the sign-in page and back to the same request."""
+    page.goto(request(issuer, callback))
+    page.get_by_role("button", name="Alice Archer").click()
+    page.get_by_role("link", name="Someone else").click()
+    page.get_by_role("button", name="Dave Dunn").click()
+
+    assert page.get_by_text("dave@acme.example").is_visible()
+
+
+def test_a_foreign_page_cannot_frame_the_pages(
+    browser: Browser, issuer: str, callback: str
+) -> None:
+    """Clickjacking: the frame stays empty."""
+    page = browser.new_page()
+    page.goto(callback)
+    page.set_content(f'<iframe src="{request(issuer, callback)}"></iframe>'.replace("&", "&amp;"))
+    frame = page.frames[1]
+    frame.wait_for_load_state()
+
+    assert "Who are you" not in frame.content()
+    page.close()
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+@pytest.mark.parametrize("width", [360, 1280])
+def test_the_pages_fit_and_can_be_read(
+    browser: Browser, issuer: str, callback: str, scheme: str, width: int
+) -> None:
+    """No sideways scrolling on a phone, even with a hostile name; text has contrast 4.5 or more."""
+    context = browser.new_context(
+        color_scheme=scheme, viewport={"width": width, "height": 800}, device_scale_factor=2
+    )
+    page = context.new_page()
+    page.goto(request(issuer, callback, "W" * 80, scope="files:read " + "x" * 200))
+    shots = {"signin": measure(page)}
+    keep(page, f"signin-{scheme}-{width}")
+    page.get_by_role("button", name="Alice Archer").click()
+    shots["consent"] = measure(page)
+    keep(page, f"consent-{scheme}-{width}")
+    page.goto(f"{issuer}/authorize?client_id=nobody")
+    shots["refusal"] = measure(page)
+    keep(page, f"refusal-{scheme}-{width}")
+    page.goto(issuer)
+    shots["front"] = measure(page)
+    keep(page, f"front-{scheme}-{width}")
+    context.close()
+
+    assert {name: value for name, value in shots.items() if value != [False, []]} == {}
+
+
+def keep(page: Page, name: str) -> None:
+    """A picture for whoever asks for one (`GATEPOST_SHOTS=folder`)."""
+    if folder := os.environ.get("GATEPOST_SHOTS"):
+        page.screenshot(path=Path(folder) / f"{name}.png", full_page=True)
+
+
+def measure(page: Page) -> object:
+    """Whether the page scrolls sideways, and which texts have too little contrast (WCAG 1.4.3)."""
+    return page.evaluate(
+        """() => {
+        const part = v => (v /= 255) <= .03928 ? v / 12.92 : ((v + .055) / 1.055) ** 2.4;
+        const light = c => .2126 * part(c[0]) + .7152 * part(c[1]) + .0722 * part(c[2]);
+        const rgb = s => s.match(/[\\d.]+/g).map(Number);
+        const behind = e => {
+          for (; e; e = e.parentElement) {
+            const c = rgb(getComputedStyle(e).backgroundColor);
+            if (c.length < 4 || c[3] > 0) return c;
+          }
+          return [255, 255, 255];
+        };
+        const faint = [];
+        for (const e of document.querySelectorAll('body *')) {
+          if (![...e.childNodes].some(n => n.nodeType === 3 && n.data.trim())) continue;
+          const a = light(rgb(getComputedStyle(e).color)), b = light(behind(e));
+          const ratio = (Math.max(a, b) + .05) / (Math.min(a, b) + .05);
+          if (ratio < 4.5) faint.push(`${e.className} ${e.innerText}: ${ratio.toFixed(2)}`);
+        }
+        const root = document.documentElement;
+        return [root.scrollWidth > root.clientWidth, faint];
+        }"""
+    )

@@ -1,0 +1,203 @@
+"""Key pairs, key sets, minted tokens, and the commands around them."""
+
+import json
+import os
+import subprocess
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner, Result
+from joserfc import jwt
+from joserfc.jwk import KeySet
+
+from gatepost_keys.__main__ import main
+from gatepost_keys.generate import Refused, forget_old, new_key, read_keys, write_key
+from gatepost_keys.jwks import ALGORITHMS, kid_of, public_set
+from gatepost_keys.mint import Grant, Person, sign
+
+GRANT = Grant(
+    issuer="http://127.0.0.1:8000/dev-as",
+    person=Person(username="alice", tenant="acme"),
+    client_id="test",
+    resource="http://127.0.0.1:8000/mcp",
+)
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    return tmp_path / "private" / "keys"
+
+
+def run(*arguments: str) -> Result:
+    return CliRunner().invoke(main, arguments)
+
+
+def verified(token: str, document: dict[str, object], algorithm: str) -> jwt.Token:
+    return jwt.decode(token, KeySet.import_key_set(document), algorithms=[algorithm])
+
+
+@pytest.mark.parametrize("algorithm", sorted(set(ALGORITHMS) - {"EdDSA"}))
+def test_a_key_signs_what_its_public_half_verifies(algorithm: str) -> None:
+    """RSA, EC and Ed25519; the id is `dev-` and the thumbprint, the set holds nothing private."""
+    key = new_key(algorithm)
+    document = public_set([key])
+    token = verified(sign(GRANT.claims(now=0, lifetime_s=1), key), document, algorithm)
+
+    assert key.kid == kid_of(key) == f"dev-{key.thumbprint()}"
+    assert token.header == {"typ": "at+jwt", "alg": algorithm, "kid": key.kid}
+    assert not {"d", "p", "q", "dp", "dq", "qi"} & set(document["keys"][0])
+    assert (document["keys"][0]["alg"], document["keys"][0]["use"]) == (algorithm, "sig")
+
+
+@pytest.mark.parametrize("algorithm", ["none", "HS256", "RS1", "ES256K", ""])
+def test_a_key_that_everybody_could_sign_with_is_not_made(algorithm: str) -> None:
+    """Symmetric, unknown or none: Refused, with the list of what there is."""
+    with pytest.raises(Refused, match="ES256"):
+        new_key(algorithm)
+
+
+def test_key_files_are_their_owners_alone(folder: Path) -> None:
+    """0600 in 0700, whatever the umask."""
+    before = os.umask(0)
+    try:
+        path = write_key(new_key("ES256"), folder)
+    finally:
+        os.umask(before)
+
+    assert path.stat().st_mode & 0o777 == 0o600
+    assert folder.stat().st_mode & 0o777 == 0o700
+
+
+def test_a_folder_that_others_may_enter_is_refused(folder: Path) -> None:
+    """Named in the message, with what to do."""
+    folder.mkdir(parents=True)
+    folder.chmod(0o755)
+
+    with pytest.raises(Refused, match="chmod 700"):
+        write_key(new_key("ES256"), folder)
+
+
+def test_a_key_that_others_may_read_is_refused(folder: Path) -> None:
+    """It may have been copied; make a new one."""
+    write_key(new_key("ES256"), folder).chmod(0o644)
+
+    with pytest.raises(Refused, match="chmod 600"):
+        read_keys(folder)
+
+
+@pytest.mark.parametrize(
+    "content", ["", "[]", "{}", '{"kty": "oct", "k": "AAAA", "alg": "ES256"}', "\x00"]
+)
+def test_a_file_that_is_no_key_is_refused(folder: Path, content: str) -> None:
+    """By name and without a traceback."""
+    path = write_key(new_key("ES256"), folder)
+    path.write_text(content, encoding="utf-8")
+
+    with pytest.raises(Refused, match="not a private key"):
+        read_keys(folder)
+
+
+def test_a_folder_that_git_tracks_is_refused(tmp_path: Path) -> None:
+    """A tracked key is a production key somewhere a year later; an ignored folder is fine."""
+    subprocess.run(["git", "init", "-q", str(tmp_path)], check=True)
+    with pytest.raises(Refused, match="git repository"):
+        write_key(new_key("ES256"), tmp_path / "keys")
+    made = (tmp_path / "keys").exists()
+    (tmp_path / ".gitignore").write_text("keys/\n", encoding="utf-8")
+
+    assert not made
+    assert write_key(new_key("ES256"), tmp_path / "keys").exists()
+
+
+def test_old_keys_are_deleted_and_the_newest_never(folder: Path) -> None:
+    """Rotation keeps as many as asked, at least the one that signs."""
+    written = [write_key(new_key("ES256"), folder) for _ in range(3)]
+
+    assert forget_old(folder, 0) == written[:2]
+    assert len(read_keys(folder)) == 1
+
+
+@pytest.mark.parametrize("lifetime_s", [0, -1, 601])
+def test_a_minted_token_lives_ten_minutes_at_most(lifetime_s: int) -> None:
+    """Lock 5 holds for `mint` as for the issuer."""
+    with pytest.raises(Refused, match="600"):
+        GRANT.claims(now=0, lifetime_s=lifetime_s)
+
+
+def test_the_commands_make_rotate_publish_and_mint(folder: Path) -> None:
+    """One after the other, as the help shows them; `mint` prints the token and nothing else."""
+    at = f"--folder={folder}"
+    first = run("new", at, "--algorithm=ES256").output.strip()
+    second = run("rotate", at).stdout.strip()
+    document = json.loads(run("publish", at).output)
+    minted = run("mint", at, "--tenant=acme", "--subject=alice", "--scopes=files:write").output
+    token = verified(minted.strip(), document, "ES256")
+
+    assert [key["kid"] for key in document["keys"]] == [second, first]
+    assert token.header["kid"] == second
+    assert (token.claims["org_id"], token.claims["roles"]) == ("acme", ["approver", "admin"])
+    assert (token.claims["scope"], token.claims["dev"]) == ("files:write", True)
+
+
+MISTAKES = [
+    (["publish"], 1, "python -m gatepost_keys new"),
+    (["rotate"], 1, "python -m gatepost_keys new"),
+    (["mint", "--tenant=acme"], 1, "python -m gatepost_keys new"),
+    (["mint"], 2, "--tenant"),
+    (["new", "--algorithm=HS256"], 2, "ES256"),
+    (["serve"], 1, "--development"),
+    (["serve", "--development", "--host=0.0.0.0"], 1, "loopback"),
+    (["serve", "--development", "--resource=https://mcp.example.com"], 1, "loopback"),
+    (["serve", "--development", "--port=99999"], 2, "65535"),
+    (["frobnicate"], 2, "No such command"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "code", "hint"), MISTAKES)
+def test_wrong_use_ends_in_a_sentence(
+    arguments: list[str], code: int, hint: str, folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Exit 1 for what is refused, 2 for wrong use, and what to do; never a traceback."""
+    folder.mkdir(parents=True)
+    monkeypatch.chdir(folder)
+    result = run(*arguments)
+
+    assert (result.exit_code, isinstance(result.exception, SystemExit)) == (code, True)
+    assert hint in result.output
+
+
+@pytest.mark.parametrize(
+    ("option", "hint"),
+    [
+        ("--tenant=ACME", "lower-case"),
+        ("--resource=https://mcp.example.com/mcp", "not on this machine"),
+        ("--issuer=https://id.example.com", "not on this machine"),
+        ("--lifetime=601", "600"),
+    ],
+)
+def test_tokens_for_elsewhere_are_not_minted(folder: Path, option: str, hint: str) -> None:
+    """A development key must not make a token that names a real resource."""
+    run("new", f"--folder={folder}", "--algorithm=ES256")
+    result = run("mint", f"--folder={folder}", "--tenant=acme", option)
+
+    assert result.exit_code == 1
+    assert hint in result.output
+
+
+def test_a_production_marker_stops_the_server(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Lock 3, at the command that starts the issuer alone."""
+    monkeypatch.setenv("APP_ENV", "production")
+    result = run("serve", "--development")
+
+    assert result.exit_code == 1
+    assert "APP_ENV=production" in result.output
+
+
+def test_a_folder_that_cannot_be_made_is_told(folder: Path) -> None:
+    """The path and the reason, in a sentence."""
+    folder.parent.mkdir(parents=True)
+    folder.write_text("", encoding="utf-8")
+    result = run("new", f"--folder={folder / 'keys'}", "--algorithm=ES256")
+
+    assert result.exit_code == 1
+    assert str(folder) in result.output

@@ -1,0 +1,225 @@
+"""What keeps the development issuer out of production, lock by lock."""
+
+import ast
+import os
+from pathlib import Path
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import KeySet
+
+from gatepost_keys.generate import Refused
+from gatepost_keys.issuer import Issuer, IssuerSettings, locks, metadata, routes
+from tests.keys.client import ORIGIN, RESOURCE, Walk
+
+LAPTOP = {
+    "issuer_url": f"{ORIGIN}/dev-as",
+    "resource": RESOURCE,
+    "bind_host": "127.0.0.1",
+    "production": False,
+    "tls": False,
+    "trusted_proxies": (),
+    "other_issuers": (),
+    "environ": {"GATEPOST_MODE": "development", "HOME": "/home/alice"},
+}
+
+
+def test_lock_1_nothing_of_the_server_comes_along() -> None:
+    """The package stands alone: what it imports of ours is itself, so production can omit it."""
+    root = Path(locks.__file__).parents[1]
+    names = {
+        name
+        for path in root.rglob("*.py")
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        for name in imports(node)
+    }
+
+    assert not {name for name in names if name.split(".")[0] in {"gatepost", "gatepost_authz"}}
+
+
+def imports(node: ast.AST) -> list[str]:
+    if isinstance(node, ast.Import):
+        return [alias.name for alias in node.names]
+    return [node.module or ""] if isinstance(node, ast.ImportFrom) else []
+
+
+def test_locks_2_and_3_let_a_laptop_through() -> None:
+    """Loopback everywhere and nothing of production about: no objection."""
+    assert locks.problems(**LAPTOP) == []
+    ipv6 = {"issuer_url": "http://[::1]:8000/dev-as", "resource": "http://localhost:8000/mcp"}
+    assert locks.problems(**{**LAPTOP, **ipv6, "bind_host": "::1"}) == []
+
+
+OBJECTIONS = [
+    ("bind_host", "0.0.0.0"),
+    ("bind_host", "::"),
+    ("bind_host", ""),
+    ("bind_host", "192.168.1.5"),
+    ("bind_host", "127.0.0.1.evil.example"),
+    ("issuer_url", "https://id.example.com/dev-as"),
+    ("issuer_url", "http://127.0.0.1@evil.example/dev-as"),
+    ("issuer_url", "http://127.0.0.1:8000/"),
+    ("resource", "https://mcp.example.com/mcp"),
+    ("resource", "http://10.0.0.1/mcp"),
+    ("resource", "http://["),
+    ("production", True),
+    ("tls", True),
+    ("trusted_proxies", ("10.0.0.0/8",)),
+    ("other_issuers", ("https://id.example.com",)),
+    ("environ", {"GATEPOST_MODE": "production"}),
+    ("environ", {"APP_ENV": " Production "}),
+    ("environ", {"ENVIRONMENT": "prod"}),
+]
+
+
+@pytest.mark.parametrize(("name", "value"), OBJECTIONS)
+def test_locks_2_and_3_each_hold_alone(name: str, value: object) -> None:
+    """Any single sign of production is enough, and is named in a sentence."""
+    (sentence,) = locks.problems(**{**LAPTOP, name: value})
+
+    assert len(sentence) > 20
+
+
+def test_locks_2_and_3_name_everything_at_once() -> None:
+    """Nobody should find the second reason after removing the first."""
+    wrong = {name: value for name, value in OBJECTIONS if name != "environ"}
+
+    assert len(locks.problems(**{**LAPTOP, **wrong, "environ": {"ENV": "live"}})) == 8
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"issuer": "https://id.example.com/dev-as"},
+        {"issuer": "http://127.0.0.1:8000"},
+        {"issuer": "http://127.0.0.1:8000/as"},
+        {"issuer": "http://127.0.0.1:8000/dev-as/"},
+        {"issuer": "http://127.0.0.1:8000/dev-as?x"},
+        {"issuer": "http://evil.example\\@127.0.0.1/dev-as"},
+        {"resources": (RESOURCE, "https://mcp.example.com/mcp")},
+    ],
+)
+def test_lock_2_the_issuer_itself_works_on_loopback_only(settings: dict[str, object]) -> None:
+    """Whoever starts it: its settings cannot even be made for another host or path."""
+    with pytest.raises(Refused):
+        IssuerSettings(**settings)
+
+
+async def test_lock_4_every_token_says_that_it_is_a_development_token() -> None:
+    """Key id, claim, issuer path: three things that a production verifier refuses."""
+    walk = Walk()
+    token = jwt.decode(
+        (await walk.tokens())["access_token"],
+        KeySet.import_key_set(walk.issuer.keys.document()),
+        algorithms=["ES256"],
+    )
+
+    assert token.header["kid"].startswith("dev-")
+    assert token.claims["dev"] is True
+    assert str(token.claims["iss"]).endswith("/dev-as")
+
+
+def test_lock_4_keys_are_new_at_every_start() -> None:
+    """A token of yesterday's process opens nothing today."""
+    settings = IssuerSettings(algorithm="ES256")
+
+    assert Issuer(settings).keys.ids != Issuer(settings).keys.ids
+
+
+@pytest.mark.parametrize(
+    "settings",
+    [
+        {"token_lifetime_s": 601},
+        {"token_lifetime_s": 0},
+        {"refresh_lifetime_s": 8 * 3600 + 1},
+        {"refresh_lifetime_s": -1},
+    ],
+)
+def test_lock_5_lifetimes_are_short(settings: dict[str, int]) -> None:
+    """Ten minutes for access tokens, eight hours for a sign-in, and no setting stretches it."""
+    with pytest.raises(Refused):
+        IssuerSettings(**settings)
+
+
+async def test_lock_5_nothing_is_written_down(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Keys, clients and tokens live in memory only."""
+    monkeypatch.chdir(tmp_path)
+    walk = Walk()
+    await walk.refresh((await walk.tokens())["refresh_token"])
+    walk.issuer.rotate()
+
+    assert os.listdir(tmp_path) == []
+
+
+def every_path() -> list[str]:
+    return [route.path for route in routes(IssuerSettings(algorithm="ES256"))]
+
+
+@pytest.mark.parametrize("path", every_path())
+@pytest.mark.parametrize("method", ["GET", "POST", "OPTIONS", "DELETE"])
+async def test_lock_6_every_answer_is_marked(walk: Walk, path: str, method: str) -> None:
+    """`X-Dev-Auth: 1`, errors included: a scanner finds the issuer wherever it runs."""
+    answer = await walk.http.request(method, path)
+
+    assert answer.headers["x-dev-auth"] == "1"
+    assert answer.status_code < 500
+
+
+def test_lock_6_there_is_a_banner_and_a_word_for_readyz() -> None:
+    """Whatever starts the issuer prints the one and reports the other."""
+    assert "Never expose" in locks.BANNER
+    assert locks.INSECURE == "insecure_dev_auth"
+
+
+HOSTS = [
+    "evil.example",
+    "evil.example:8000",
+    "127.0.0.1",
+    "127.0.0.1:8001",
+    "127.0.0.1:8000.evil.example",
+    "127.0.0.1:8000@evil.example",
+    "localhost.:8000",
+    "0.0.0.0:8000",
+    "",
+]
+
+
+@pytest.mark.parametrize("host", HOSTS)
+@pytest.mark.parametrize("path", every_path())
+async def test_lock_7_a_foreign_host_name_gets_nothing(walk: Walk, host: str, path: str) -> None:
+    """A page whose name resolves to 127.0.0.1 must not drive the issuer (DNS rebinding)."""
+    answer = await walk.http.get(path, headers={"Host": host})
+
+    assert answer.status_code == 421
+
+
+@pytest.mark.parametrize(
+    "host", ["127.0.0.1:8000", "localhost:8000", "LOCALHOST:8000", "[::1]:8000"]
+)
+async def test_lock_7_this_machine_has_three_names(walk: Walk, host: str) -> None:
+    """Whichever of them a person types, at the issuer's own port."""
+    answer = await walk.http.get(metadata.PATHS[0], headers={"Host": host})
+
+    assert answer.status_code == 200
+
+
+@pytest.mark.parametrize("origin", ["https://evil.example", "null", "http://localhost:6274"])
+@pytest.mark.parametrize("path", ["authorize", "sign-in", "consent", ""])
+async def test_lock_7_pages_are_driven_by_nobody_else(walk: Walk, path: str, origin: str) -> None:
+    """Not even by another page of this machine."""
+    method = "POST" if path in {"sign-in", "consent"} else "GET"
+    address = f"/dev-as/{path}".rstrip("/")
+    answer = await walk.http.request(method, address, headers={"Origin": origin})
+
+    assert answer.status_code == 403
+
+
+@pytest.mark.parametrize("destination", ["iframe", "empty", "image", "script", "object"])
+async def test_lock_7_pages_are_not_loaded_into_foreign_ones(walk: Walk, destination: str) -> None:
+    """In tests' mode a hidden frame would otherwise sign in without a click."""
+    headers = {"Sec-Fetch-Site": "cross-site", "Sec-Fetch-Dest": destination}
+    answer = await walk.http.get("/dev-as/authorize", headers=headers)
+
+    assert answer.status_code == 403

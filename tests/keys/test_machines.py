@@ -1,0 +1,178 @@
+"""Machine clients, and the grant behind `gatepost token`."""
+
+import base64
+
+import pytest
+from joserfc import jwt
+from joserfc.jwk import KeySet
+
+from gatepost_keys.issuer import StaticClient
+from gatepost_keys.issuer.state import MINT_GRANT
+from tests.keys.client import CLI, ORIGIN, RESOURCE, Walk, table
+
+ROBOT = StaticClient(client_id="robot", secret="robot-secret", tenant="globex")
+PROBE = StaticClient(client_id="probe", secret="probe-secret", introspects=True)
+
+
+@pytest.fixture
+def machines() -> Walk:
+    return Walk(clients=(ROBOT, PROBE))
+
+
+def claims_of(walk: Walk, token: str) -> dict[str, object]:
+    keys = KeySet.import_key_set(walk.issuer.keys.document())
+    return jwt.decode(token, keys, algorithms=["ES256"]).claims
+
+
+async def test_a_machine_is_its_own_subject_and_nobody_signed_in(machines: Walk) -> None:
+    """client_credentials: `sub` is the client id, without sign-in claims or refresh token."""
+    answer = await machines.http.post(
+        "/dev-as/token",
+        data={"grant_type": "client_credentials", "scope": "files:read", "resource": RESOURCE},
+        auth=("robot", "robot-secret"),
+    )
+    claims = claims_of(machines, answer.json()["access_token"])
+
+    assert "refresh_token" not in answer.json()
+    assert (claims["sub"], claims["client_id"], claims["org_id"]) == ("robot", "robot", "globex")
+    assert {"auth_time", "acr", "email", "roles"}.isdisjoint(claims)
+
+
+@pytest.mark.parametrize(
+    ("fields", "auth", "status", "error"),
+    table([
+        ("wrong secret", {}, ("robot", "wrong"), 401, "invalid_client"),
+        ("no secret", {"client_id": "robot"}, None, 401, "invalid_client"),
+        ("unknown", {}, ("nobody", "x"), 401, "invalid_client"),
+        ("no tenant", {}, ("probe", "probe-secret"), 400, "unauthorized_client"),
+        ("two ways", {"client_secret": "robot-secret"}, ("robot", "robot-secret"), 400,
+         "invalid_request"),
+        ("two names", {"client_id": "probe"}, ("robot", "robot-secret"), 400, "invalid_request"),
+        ("other resource", {"resource": f"{ORIGIN}/x"}, ("robot", "robot-secret"), 400,
+         "invalid_target"),
+        ("other scope", {"scope": "nonsense"}, ("robot", "robot-secret"), 400, "invalid_scope"),
+    ]),
+)  # fmt: skip
+async def test_a_machine_proves_who_it_is(
+    machines: Walk, fields: dict[str, str], auth: tuple[str, str] | None, status: int, error: str
+) -> None:
+    """And gets what exists, for the tenant it was set up for."""
+    data = {"grant_type": "client_credentials"} | fields
+    answer = await machines.http.post("/dev-as/token", data=data, auth=auth)
+
+    assert (answer.status_code, answer.json()["error"]) == (status, error)
+    assert answer.headers["cache-control"] == "no-store"
+
+
+HEADERS = [
+    "Bearer abc",
+    "Basic",
+    "Basic %%%",
+    "Basic " + base64.b64encode(b"\xff\xfe:x").decode(),
+    "Basic " + base64.b64encode(b"no colon").decode(),
+    "Basic é",
+    "Digest username=x",
+    "",
+]
+
+
+@pytest.mark.parametrize("header", HEADERS)
+@pytest.mark.parametrize("path", ["token", "revoke", "introspect", "rotate"])
+async def test_an_unreadable_authorization_header_is_a_failed_authentication(
+    machines: Walk, path: str, header: str
+) -> None:
+    """401 whatever is in it, never a 500."""
+    answer = await machines.http.post(
+        f"/dev-as/{path}",
+        data={"grant_type": "client_credentials", "token": "x"},
+        headers={"Authorization": header.encode()},
+    )
+
+    assert (answer.status_code, answer.json()["error"]) == (401, "invalid_client")
+
+
+async def test_two_authorization_headers_are_refused(machines: Walk) -> None:
+    """Which of them counts would differ between us and whatever stands in front."""
+    pair = [("Authorization", "Basic cm9ib3Q6cm9ib3Qtc2VjcmV0")] * 2
+    answer = await machines.http.post(
+        "/dev-as/token", data={"grant_type": "client_credentials"}, headers=pair
+    )
+
+    assert answer.status_code == 400
+
+
+async def mint(walk: Walk, auth: object = CLI, **fields: str) -> tuple[int, dict[str, object]]:
+    data = {"grant_type": MINT_GRANT} | fields
+    answer = await walk.http.post("/dev-as/token", data=data, auth=auth)
+    return answer.status_code, answer.json()
+
+
+async def test_the_command_line_gets_a_token_for_anybody(walk: Walk) -> None:
+    """A known subject brings roles and name; an unknown one is just a subject."""
+    _, alice = await mint(walk, tenant="acme", subject="alice", scope="files:write")
+    _, eve = await mint(walk, tenant="umbrella", subject="eve")
+    _, first = await mint(walk, tenant="globex", resource=RESOURCE)
+    known, unknown = (claims_of(walk, str(a["access_token"])) for a in (alice, eve))
+
+    assert (known["sub"], known["org_id"], known["scope"]) == ("alice", "acme", "files:write")
+    assert known["roles"] == ["approver", "admin"]
+    assert (unknown["sub"], unknown["org_id"]) == ("eve", "umbrella")
+    assert "roles" not in unknown
+    assert claims_of(walk, str(first["access_token"]))["sub"] == "bob"
+
+
+async def test_a_subject_of_another_tenant_is_somebody_else(walk: Walk) -> None:
+    """Alice's roles are hers at acme: a token for `alice` at globex has none."""
+    _, answer = await mint(walk, tenant="globex", subject="alice")
+
+    assert "roles" not in claims_of(walk, str(answer["access_token"]))
+
+
+async def test_the_command_line_may_ask_for_an_opaque_token(walk: Walk) -> None:
+    """One request at a time, beside JWTs from the same issuer."""
+    _, answer = await mint(walk, tenant="acme", access_token_format="opaque")
+
+    assert "." not in str(answer["access_token"])
+    assert (await walk.introspect(str(answer["access_token"])))["org_id"] == "acme"
+
+
+@pytest.mark.parametrize(
+    ("fields", "error"),
+    table([
+        ("no tenant", {}, "invalid_request"),
+        ("capital tenant", {"tenant": "ACME"}, "invalid_request"),
+        ("tenant with path", {"tenant": "../acme"}, "invalid_request"),
+        ("tenant with newline", {"tenant": "acme\n"}, "invalid_request"),
+        ("odd subject", {"tenant": "acme", "subject": "a\x00b"}, "invalid_request"),
+        ("endless subject", {"tenant": "acme", "subject": "a" * 300}, "invalid_request"),
+        ("unknown scope", {"tenant": "acme", "scope": "files:write nön\"sense"}, "invalid_scope"),
+        ("resource", {"tenant": "acme", "resource": "https://mcp.example.com"}, "invalid_target"),
+        ("format", {"tenant": "acme", "access_token_format": "xml"}, "invalid_request"),
+    ]),
+)  # fmt: skip
+async def test_the_command_line_is_told_what_is_wrong(
+    walk: Walk, fields: dict[str, str], error: str
+) -> None:
+    """With a sentence: nobody at a prompt reads RFCs."""
+    status, answer = await mint(walk, **fields)
+
+    assert (status, answer["error"]) == (400, error)
+    assert answer["error_description"]
+
+
+async def test_only_the_command_line_mints(machines: Walk) -> None:
+    """Neither another client, nor a wrong secret, nor anybody where no secret is set."""
+    closed = Walk(cli_secret="")
+
+    assert (await mint(machines, ("robot", "robot-secret"), tenant="acme"))[0] == 400
+    assert (await mint(machines, (CLI[0], "wrong"), tenant="acme"))[0] == 401
+    assert (await mint(closed, tenant="acme"))[0] == 401
+    assert (await mint(closed, (CLI[0], ""), tenant="acme"))[0] == 401
+
+
+async def test_only_the_command_line_rotates_keys(machines: Walk) -> None:
+    """Otherwise any client on the machine could sign everybody out."""
+    answer = await machines.http.post("/dev-as/rotate", auth=("robot", "robot-secret"))
+
+    assert answer.status_code == 403
+    assert len(machines.issuer.keys.ids) == 1

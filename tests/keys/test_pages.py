@@ -1,0 +1,285 @@
+"""The sign-in and consent pages: what they show, and whom they serve."""
+
+import re
+
+import pytest
+
+from tests.keys.client import CALLBACK, ORIGIN, RESOURCE, Walk, query_of, table
+
+POLICY = (
+    "default-src 'none'; style-src 'self'; img-src 'self'; base-uri 'none'; "
+    "form-action 'self'; frame-ancestors 'none'"
+)
+SCRIPT = '<script>alert("x")</script><img src=x onerror=alert(1)>{{ 7*7 }}'
+
+
+async def test_the_sign_in_page_offers_the_three_users(walk: Walk) -> None:
+    """Two at acme, one of them with both roles, one at globex."""
+    await walk.register()
+    page = await walk.authorize()
+
+    users = re.findall(r'name="user" value="(\w+)"', page.text)
+    assert users == ["alice", "dave", "bob"]
+    assert "Test client" in page.text
+    assert page.text.count(">acme<") == 2
+    assert page.text.count(">globex<") == 1
+    assert page.text.count(">approver<") == 1
+
+
+async def test_the_consent_page_shows_what_a_person_needs_to_decide(walk: Walk) -> None:
+    """Who asks, where the answer goes, what for, where, and who is signed in."""
+    await walk.register()
+    page = await walk.sign_in("bob", scope="files:write openid")
+
+    for shown in ("Test client", "127.0.0.1:41717 (this computer)", RESOURCE, "Bob Bright"):
+        assert shown in page.text
+    assert "Create and change files of your workspace" in page.text
+    assert "openid" in page.text
+    assert "files:read" not in re.sub(r'value="[^"]*"|href="[^"]*"', "", page.text)
+
+
+async def test_a_clients_name_is_text_and_never_markup(walk: Walk) -> None:
+    """Anybody may register any name (stored XSS, template injection)."""
+    await walk.register(client_name=SCRIPT)
+    pages = [await walk.authorize(), await walk.sign_in()]
+
+    for page in pages:
+        assert "<script" not in page.text
+        assert "<img" not in page.text
+        assert "&lt;script&gt;" in page.text
+        assert "{{ 7*7 }}" in page.text
+
+
+async def test_what_a_request_carries_is_text_and_never_markup(walk: Walk) -> None:
+    """State, scopes and hints travel through the page (reflected XSS)."""
+    await walk.register()
+    page = await walk.sign_in(scope=f"files:read {SCRIPT}", state=SCRIPT, login_hint=SCRIPT)
+
+    assert "<script" not in page.text
+    assert "<img" not in page.text
+
+
+@pytest.mark.parametrize("step", ["front", "sign-in", "refusal", "consent"])
+async def test_every_page_forbids_scripts_frames_and_caches(walk: Walk, step: str) -> None:
+    """The consent page's form may lead to the client's address too, or Chromium blocks it."""
+    await walk.register()
+    page = {
+        "front": lambda: walk.http.get("/dev-as"),
+        "sign-in": walk.authorize,
+        "refusal": lambda: walk.authorize(client_id="nobody"),
+        "consent": walk.sign_in,
+    }[step]
+    answer = await page()
+    expected = POLICY
+    if step == "consent":
+        expected = POLICY.replace("'self'; frame", "'self' http://127.0.0.1:41717; frame")
+
+    assert answer.headers["content-security-policy"] == expected
+    assert answer.headers["x-frame-options"] == "DENY"
+    assert answer.headers["cache-control"] == "no-store"
+    assert answer.headers["x-content-type-options"] == "nosniff"
+    assert not re.search(r"<script|<style|\sstyle=|\son\w+=", answer.text)
+
+
+async def test_the_style_sheet_is_there(walk: Walk) -> None:
+    """It is all that the pages load."""
+    page = await walk.http.get("/dev-as")
+    address = re.findall(r'<link rel="stylesheet" href="([^"]+)"', page.text)
+    style = await walk.http.get(address[0])
+
+    assert style.headers["content-type"].startswith("text/css")
+    assert "prefers-color-scheme: dark" in style.text
+
+
+async def test_the_cookie_is_out_of_reach_for_scripts_and_foreign_forms(walk: Walk) -> None:
+    """HttpOnly, SameSite, limited to the issuer, and named by port: cookies know none."""
+    await walk.register()
+    cookie = (await walk.authorize()).headers["set-cookie"]
+
+    assert cookie.startswith("gatepost-dev-8000=")
+    assert {"HttpOnly", "Path=/dev-as", "SameSite=lax"} <= set(cookie.split("; "))
+
+
+async def test_signing_in_changes_the_session_id(walk: Walk) -> None:
+    """An id planted before must not become signed in (session fixation)."""
+    await walk.register()
+    before = (await walk.authorize()).cookies["gatepost-dev-8000"]
+    await walk.sign_in()
+    after = walk.http.cookies["gatepost-dev-8000"]
+    walk.http.cookies.clear()
+    walk.http.cookies.set("gatepost-dev-8000", before, domain="127.0.0.1", path="/dev-as")
+
+    assert before != after
+    assert 'name="user"' in (await walk.authorize()).text
+
+
+FORGED = [
+    ("no seal", {"seal": ""}),
+    ("made up", {"seal": "0" * 64}),
+    ("not ascii", {"seal": "é"}),
+    ("another request", {"query": "client_id=other"}),
+]
+
+
+@pytest.mark.parametrize("changes", table(FORGED))
+@pytest.mark.parametrize("page", ["sign-in", "consent"])
+async def test_a_form_works_only_as_it_was_shown(
+    walk: Walk, page: str, changes: dict[str, str]
+) -> None:
+    """A foreign page cannot press the button, nor swap what it was pressed for (CSRF)."""
+    await walk.register()
+    shown = await (walk.authorize() if page == "sign-in" else walk.sign_in())
+
+    answer = await walk.submit(shown, user="alice", decision="allow", **changes)
+
+    assert answer.status_code == 403
+    assert "location" not in answer.headers
+    assert len(walk.issuer.codes) == 0
+
+
+@pytest.mark.parametrize("page", ["sign-in", "consent"])
+async def test_a_form_works_only_in_the_browser_it_was_shown_in(walk: Walk, page: str) -> None:
+    """A seal that an attacker got for their own session is of no use elsewhere (login CSRF)."""
+    await walk.register()
+    shown = await (walk.authorize() if page == "sign-in" else walk.sign_in())
+    walk.http.cookies.clear()
+
+    answer = await walk.submit(shown, user="alice", decision="allow")
+
+    assert answer.status_code == 403
+    assert len(walk.issuer.codes) == 0
+
+
+async def test_consent_is_the_persons_who_saw_the_page(walk: Walk) -> None:
+    """After somebody else signed in, the page of the one before is no longer good."""
+    await walk.register()
+    alices = await walk.sign_in("alice")
+    other = await walk.authorize(prompt="select_account")
+    await walk.submit(other, user="bob")
+
+    assert (await walk.submit(alices, decision="allow")).status_code == 403
+
+
+async def test_a_sign_in_cannot_be_turned_into_consent(walk: Walk) -> None:
+    """The seal says which form it belongs to."""
+    await walk.register()
+    shown = await walk.authorize()
+    text = shown.text.replace("/dev-as/sign-in", "/dev-as/consent")
+    shown._content = text.encode()
+    del shown._text
+
+    assert (await walk.submit(shown, decision="allow")).status_code == 403
+
+
+async def test_anything_but_allow_is_denial(walk: Walk) -> None:
+    """A form without the button's value must not grant."""
+    await walk.register()
+    page = await walk.sign_in()
+
+    assert query_of(await walk.submit(page))["error"] == "access_denied"
+    assert query_of(await walk.submit(page, decision="Allow"))["error"] == "access_denied"
+
+
+async def test_a_signed_in_person_is_asked_for_consent_every_time(walk: Walk) -> None:
+    """Any client may pretend to be one that was allowed before."""
+    await walk.register()
+    await walk.code()
+    again = await walk.authorize()
+
+    assert "/dev-as/consent" in again.text
+
+
+@pytest.mark.parametrize("prompt", ["login", "select_account"])
+async def test_a_client_may_ask_for_a_new_sign_in(walk: Walk, prompt: str) -> None:
+    """And it is asked for once, not for ever."""
+    await walk.register()
+    await walk.sign_in("alice")
+    page = await walk.authorize(prompt=prompt)
+    onward = await walk.submit(page, user="bob")
+
+    assert 'name="user"' in page.text
+    assert "Bob Bright" in (await walk.http.get(onward.headers["location"])).text
+
+
+async def test_an_old_sign_in_is_renewed_when_the_client_says_how_old(walk: Walk) -> None:
+    """RFC 9470 step-up by `max_age`; the new token carries the new `auth_time`."""
+    await walk.register()
+    await walk.sign_in()
+    walk.clock.now += 100
+    fresh_enough = await walk.authorize(max_age="100")
+    too_old = await walk.authorize(max_age="99")
+    onward = await walk.submit(too_old, user="alice")
+    consent = await walk.http.get(onward.headers["location"])
+    code = query_of(await walk.submit(consent, decision="allow"))["code"]
+    told = await walk.introspect((await walk.exchange(code)).json()["access_token"])
+
+    assert "/dev-as/consent" in fresh_enough.text
+    assert 'name="user"' in too_old.text
+    assert told["auth_time"] == 1_800_000_100
+
+
+async def test_a_stronger_sign_in_is_asked_for_and_told(walk: Walk) -> None:
+    """RFC 9470 step-up by `acr_values`; unknown values change nothing."""
+    strong = "urn:gatepost:dev:strong"
+    await walk.register()
+    await walk.sign_in()
+    unknown = await walk.authorize(acr_values="urn:other")
+    page = await walk.authorize(acr_values=f"urn:other {strong}")
+    onward = await walk.submit(page, user="alice")
+    consent = await walk.http.get(onward.headers["location"])
+    code = query_of(await walk.submit(consent, decision="allow"))["code"]
+    told = await walk.introspect((await walk.exchange(code)).json()["access_token"])
+
+    assert "/dev-as/consent" in unknown.text
+    assert "strong sign-in" in page.text
+    assert told["acr"] == strong
+
+
+async def test_a_session_ends_after_eight_hours(walk: Walk) -> None:
+    """As its refresh tokens do."""
+    await walk.register()
+    await walk.sign_in()
+    walk.clock.now += 8 * 3600
+
+    assert 'name="user"' in (await walk.authorize()).text
+
+
+@pytest.mark.parametrize(
+    ("auto_user", "hint", "subject"),
+    [("", None, "alice"), ("bob", None, "bob"), ("bob", "dave@acme", "dave")],
+)
+async def test_tests_may_do_without_pages(auto_user: str, hint: str | None, subject: str) -> None:
+    """`auto_approve` answers at once, for the user of `login_hint` or of the settings."""
+    walk = Walk(auto_approve=True, auto_user=auto_user)
+    await walk.register()
+    code = query_of(await walk.authorize(login_hint=hint))["code"]
+    told = await walk.introspect((await walk.exchange(code)).json()["access_token"])
+
+    assert told["sub"] == subject
+
+
+async def test_without_pages_an_unknown_user_is_denied() -> None:
+    """A misspelt name must not become the first user."""
+    walk = Walk(auto_approve=True)
+    await walk.register()
+
+    assert query_of(await walk.authorize(login_hint="eve"))["error"] == "access_denied"
+
+
+async def test_a_client_forgotten_between_page_and_button_gets_nothing(walk: Walk) -> None:
+    """The request is checked anew when the button is pressed."""
+    await walk.register()
+    page = await walk.sign_in()
+    walk.issuer.clients.drop(walk.client_id)
+    answer = await walk.submit(page, decision="allow")
+
+    assert (answer.status_code, "location" in answer.headers) == (400, False)
+
+
+async def test_the_front_page_says_what_this_is(walk: Walk) -> None:
+    """Whoever opens the issuer's URL learns who can sign in and where the documents are."""
+    page = await walk.http.get("/dev-as")
+
+    assert f"{ORIGIN}/dev-as" in page.text
+    assert "/.well-known/oauth-authorization-server/dev-as" in page.text
+    assert CALLBACK not in page.text

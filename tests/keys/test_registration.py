@@ -1,0 +1,172 @@
+"""Dynamic registration (RFC 7591): open, within limits, and harmless to look at."""
+
+import pytest
+
+from tests.keys.client import CALLBACK, Walk, query_of, table
+
+VS_CODE = {
+    "client_name": "Visual Studio Code",
+    "client_uri": "https://code.visualstudio.com",
+    "grant_types": [
+        "authorization_code",
+        "refresh_token",
+        "urn:ietf:params:oauth:grant-type:device_code",
+    ],
+    "response_types": ["code"],
+    "redirect_uris": [
+        "https://insiders.vscode.dev/redirect",
+        "https://vscode.dev/redirect",
+        "http://127.0.0.1/",
+        "http://127.0.0.1:33418/",
+    ],
+    "token_endpoint_auth_method": "none",
+    "application_type": "native",
+}
+
+
+async def test_a_public_client_gets_an_id_and_no_secret(walk: Walk) -> None:
+    """Everything registered comes back as it was registered, the rest is left out."""
+    answer = await walk.register(**VS_CODE, software_id="ignored", logo_uri=None)
+
+    assert answer.pop("client_id").startswith("dev-client-")
+    assert answer.pop("client_id_issued_at") == 1_800_000_000
+    assert answer == {**VS_CODE, "grant_types": ["authorization_code", "refresh_token"]}
+
+
+@pytest.mark.parametrize("method", ["client_secret_basic", "client_secret_post"])
+async def test_a_client_with_a_secret_has_to_use_it(walk: Walk, method: str) -> None:
+    """In the way it registered, or the exchange fails with 401 `invalid_client`."""
+    answer = await walk.register(token_endpoint_auth_method=method)
+    client = (answer["client_id"], answer["client_secret"])
+    code = await walk.code()
+    posted = {"client_id": client[0], "client_secret": client[1]}
+    basic, post = ({"client_id": None}, client), (posted, None)
+    right, wrong = (basic, post) if method == "client_secret_basic" else (post, basic)
+
+    without = await walk.exchange(code)
+    otherwise = await exchange(walk, code, *wrong)
+    properly = await exchange(walk, code, *right)
+
+    assert (without.status_code, without.json()["error"]) == (401, "invalid_client")
+    assert without.headers["www-authenticate"].startswith("Basic ")
+    assert (otherwise.status_code, otherwise.json()["error"]) == (401, "invalid_client")
+    assert properly.status_code == 200
+
+
+async def exchange(walk: Walk, code: str, fields: dict[str, object], auth: object) -> object:
+    if auth is None:
+        return await walk.exchange(code, **fields)
+    data = {
+        "grant_type": "authorization_code",
+        "code": code,
+        "redirect_uri": CALLBACK,
+        "code_verifier": walk.verifier,
+    }
+    return await walk.http.post("/dev-as/token", data=data, auth=auth)
+
+
+async def test_the_method_that_rfc_7591_names_is_the_default(walk: Walk) -> None:
+    """A client that says nothing expects a secret."""
+    body = {"redirect_uris": [CALLBACK]}
+    answer = (await walk.http.post("/dev-as/register", json=body)).json()
+
+    assert answer["token_endpoint_auth_method"] == "client_secret_basic"
+    assert answer["client_secret"]
+    assert answer["grant_types"] == ["authorization_code", "refresh_token"]
+
+
+REGISTRATIONS = [
+    ("no address", {"redirect_uris": []}, "invalid_redirect_uri"),
+    ("no addresses", {"redirect_uris": None}, "invalid_redirect_uri"),
+    ("too many", {"redirect_uris": [CALLBACK] * 21}, "invalid_redirect_uri"),
+    ("one bad", {"redirect_uris": [CALLBACK, "javascript:x"]}, "invalid_redirect_uri"),
+    ("plain http", {"redirect_uris": ["http://evil.example/"]}, "invalid_redirect_uri"),
+    ("dot segments", {"redirect_uris": [CALLBACK + "/../x"]}, "invalid_redirect_uri"),
+    ("fragment", {"redirect_uris": [CALLBACK + "#x"]}, "invalid_redirect_uri"),
+    ("a web page's private scheme", {
+        "redirect_uris": ["cursor://anysphere.cursor-mcp/oauth/callback"],
+        "application_type": "web",
+    }, "invalid_redirect_uri"),
+    ("a string", {"redirect_uris": CALLBACK}, "invalid_client_metadata"),
+    ("numbers", {"redirect_uris": [1]}, "invalid_client_metadata"),
+    ("a name that is none", {"client_name": {"a": 1}}, "invalid_client_metadata"),
+    ("own keys", {"token_endpoint_auth_method": "private_key_jwt"}, "invalid_client_metadata"),
+    ("implicit", {"response_types": ["token"]}, "invalid_client_metadata"),
+    ("password", {"grant_types": ["password"]}, "invalid_client_metadata"),
+    ("machine", {"grant_types": ["client_credentials"]}, "invalid_client_metadata"),
+    ("odd type", {"application_type": "toaster"}, "invalid_client_metadata"),
+]  # fmt: skip
+
+
+@pytest.mark.parametrize(("changes", "error"), table(REGISTRATIONS))
+async def test_a_registration_that_could_not_work_or_would_be_unsafe_is_refused(
+    walk: Walk, changes: dict[str, object], error: str
+) -> None:
+    """With an error code of RFC 7591 section 3.2.2, and nothing is kept."""
+    body = {"redirect_uris": [CALLBACK], "token_endpoint_auth_method": "none"} | changes
+    answer = await walk.http.post("/dev-as/register", json=body)
+
+    assert (answer.status_code, answer.json()["error"]) == (400, error)
+    assert len(walk.issuer.clients) == 0
+
+
+@pytest.mark.parametrize(
+    ("content", "kind", "status"),
+    [
+        (b"", "application/json", 400),
+        (b"[]", "application/json", 400),
+        (b"null", "application/json", 400),
+        (b"{", "application/json", 400),
+        (b'{"client_name": "\xff"}', "application/json", 400),
+        (b'{"x": ' + b"[" * 8000, "application/json", 400),
+        (b'{"x": "' + b"x" * 20_000 + b'"}', "application/json", 413),
+        (b'{"redirect_uris": ["https://a.example/"]}', "text/plain", 415),
+        (b'{"redirect_uris": ["https://a.example/"]}', "application/x-www-form-urlencoded", 415),
+    ],
+)
+async def test_a_body_that_is_no_registration_is_refused(
+    walk: Walk, content: bytes, kind: str, status: int
+) -> None:
+    """Too large, too deep, not JSON, or of a type that any page may send without asking."""
+    answer = await walk.http.post(
+        "/dev-as/register", content=content, headers={"Content-Type": kind}
+    )
+
+    assert answer.status_code == status
+    assert len(walk.issuer.clients) == 0
+
+
+async def test_thousands_of_registrations_push_out_each_other_only(walk: Walk) -> None:
+    """Memory is bounded; the built-in client stays."""
+    for _ in range(1_010):
+        await walk.register()
+
+    assert len(walk.issuer.clients) == 1_000
+    assert walk.issuer.client("gatepost-cli") is not None
+
+
+async def test_a_client_that_was_forgotten_is_told_to_register_again(walk: Walk) -> None:
+    """401 `invalid_client` at the token endpoint is what makes clients start over."""
+    walk.client_id = "dev-client-of-yesterday"
+    answer = await walk.exchange("code")
+
+    assert (answer.status_code, answer.json()["error"]) == (401, "invalid_client")
+
+
+async def test_a_clients_name_cannot_lie_about_its_shape(walk: Walk) -> None:
+    """Marks that reorder text and endless names would let a client pose as the page itself."""
+    await walk.register(client_name="\u202eedoC \u2066SV\n" + "x" * 500)
+    page = await walk.sign_in()
+
+    assert "\u202e" not in page.text
+    assert "\u2066" not in page.text
+    assert "x" * 81 not in page.text
+
+
+async def test_a_client_that_wants_no_refresh_token_gets_none(walk: Walk) -> None:
+    """It said so when it registered its grants."""
+    await walk.register(grant_types=["authorization_code"])
+    answer = await walk.exchange(await walk.code())
+
+    assert "refresh_token" not in answer.json()
+    assert query_of(await walk.authorize(prompt="none"))["error"] == "consent_required"

@@ -1,0 +1,130 @@
+"""Whatever strangers send, the issuer gives a documented answer and keeps its memory bounded."""
+
+import anyio
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatepost_keys.issuer.bounded import Bounded
+from gatepost_keys.issuer.wire import Malformed, parameters
+from tests.keys.client import CALLBACK, RESOURCE, Walk
+
+NAMES = [
+    "response_type", "client_id", "redirect_uri", "scope", "state", "code_challenge",
+    "code_challenge_method", "resource", "prompt", "max_age", "acr_values", "login_hint",
+    "grant_type", "code", "code_verifier", "refresh_token", "client_secret", "token", "tenant",
+    "subject", "response_mode", "query", "seal", "user", "decision",
+]  # fmt: skip
+VALUES = [
+    "code", "CLIENT", CALLBACK, "files:read", "a" * 43, "S256", RESOURCE, "none", "login", "0",
+    "authorization_code", "refresh_token", "client_credentials", "alice", "acme", "gatepost-cli",
+    "urn:gatepost:params:oauth:grant-type:development-token", "urn:gatepost:dev:strong",
+]  # fmt: skip
+FIELDS = st.dictionaries(
+    st.sampled_from(NAMES), st.one_of(st.sampled_from(VALUES), st.text(max_size=20)), max_size=12
+)
+DOCUMENTED = {200, 201, 302, 303, 400, 401, 403, 413, 414, 415}
+
+
+@pytest.fixture(scope="module")
+def one_walk() -> Walk:
+    walk = Walk()
+    anyio.run(walk.register)
+    return walk
+
+
+@settings(max_examples=150, deadline=None)
+@given(
+    path=st.sampled_from(["token", "revoke", "introspect", "rotate", "sign-in", "consent"]),
+    fields=FIELDS,
+    header=st.one_of(st.none(), st.binary(max_size=30), st.just(b"Basic cm9ib3Q6eA==")),
+)
+def test_any_form_gets_a_documented_answer(
+    one_walk: Walk, path: str, fields: dict[str, str], header: bytes | None
+) -> None:
+    """Never a 500, and never a token for nothing."""
+    data = {k: v.replace("CLIENT", one_walk.client_id) for k, v in fields.items()}
+    data = {k: v.encode("utf-8", "replace").decode() for k, v in data.items()}
+    clean = header.translate(None, b"\r\n\0").strip() if header else None
+    headers = {"Authorization": clean} if clean is not None else {}
+
+    async def send() -> tuple[int, str]:
+        one_walk.http.cookies.clear()
+        answer = await one_walk.http.post(f"/dev-as/{path}", data=data, headers=headers)
+        return answer.status_code, answer.text
+
+    status, text = anyio.run(send)
+
+    assert status in DOCUMENTED
+    assert "access_token" not in text
+
+
+@settings(max_examples=150, deadline=None)
+@given(fields=FIELDS)
+def test_any_authorization_request_gets_a_page_or_goes_to_the_client(
+    one_walk: Walk, fields: dict[str, str]
+) -> None:
+    """Nobody is ever sent anywhere but to the registered address."""
+    query = {k: v.replace("CLIENT", one_walk.client_id) for k, v in fields.items()}
+    query = {k: v.encode("utf-8", "replace").decode() for k, v in query.items()}
+
+    async def send() -> tuple[int, str]:
+        one_walk.http.cookies.clear()
+        answer = await one_walk.http.get("/dev-as/authorize", params=query)
+        return answer.status_code, answer.headers.get("location", CALLBACK + "?")
+
+    status, location = anyio.run(send)
+
+    assert status in DOCUMENTED
+    assert location.startswith(CALLBACK + "?")
+
+
+@settings(max_examples=100, deadline=None)
+@given(body=st.binary(max_size=200))
+def test_any_registration_body_gets_a_documented_answer(one_walk: Walk, body: bytes) -> None:
+    """400 with a code of RFC 7591, whatever the bytes."""
+
+    async def send() -> int:
+        headers = {"Content-Type": "application/json"}
+        answer = await one_walk.http.post("/dev-as/register", content=body, headers=headers)
+        return answer.status_code
+
+    assert anyio.run(send) == 400
+
+
+@given(st.binary(max_size=100))
+def test_parameters_are_read_or_refused(encoded: bytes) -> None:
+    """No third outcome, for any bytes."""
+    try:
+        pairs = parameters(encoded)
+    except Malformed:
+        return
+    assert all(isinstance(text, str) for pair in pairs for text in pair)
+
+
+def test_the_memory_forgets_what_was_unused_for_longest() -> None:
+    """A busy client outlives a flood of registrations."""
+    kept: Bounded[int] = Bounded(3)
+    for number in range(3):
+        kept.put(str(number), number)
+    kept.get("0")
+    kept.put("3", 3)
+    kept.drop("nothing")
+
+    assert (kept.get("0"), kept.get("1"), len(kept)) == (0, None, 3)
+
+
+async def test_codes_and_tokens_are_bounded_too() -> None:
+    """Nothing that strangers can make piles up."""
+    walk = Walk()
+    issuer = walk.issuer
+
+    limits = [
+        issuer.clients.limit,
+        issuer.codes.limit,
+        issuer.sessions.limit,
+        issuer.access_tokens.limit,
+        issuer.refresh_tokens.limit,
+    ]
+
+    assert all(0 < limit <= 10_000 for limit in limits)
