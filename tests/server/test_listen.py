@@ -1,4 +1,4 @@
-"""The socket, with both parsers: deadlines for heads, bodies nobody reads, and what is no request."""
+"""The socket, with both parsers: deadlines for heads, bodies nobody reads, odd requests."""
 
 import asyncio
 from collections.abc import AsyncIterator
