@@ -3,6 +3,7 @@
 from collections.abc import Awaitable, Mapping, Sequence
 from importlib import metadata
 from ipaddress import ip_network
+from typing import cast
 
 import msgspec
 from starlette.routing import Match, Route
@@ -44,7 +45,7 @@ def build_app(
         error_without_credentials=config.challenge.error_without_credentials,
     )
     bearer = Bearer(config, services, resource, challenge)
-    endpoint = bearer(mcp(config, services, resource, challenge))
+    endpoint = bearer(cast("ASGIApp", mcp(config, services, resource, challenge)))
     path = resource.path or "/"
     table = Table(
         [

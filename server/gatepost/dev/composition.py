@@ -50,7 +50,7 @@ def dev_issuer(config: Config, scopes: frozenset[str], *, auto_approve: bool) ->
     """The issuer's settings for that configuration; *scopes* are what its tools ask for."""
     return IssuerSettings(
         issuer=config.issuers[0].issuer,
-        resources=(config.resource, config.resource.replace(HOST, "localhost")),
+        resources=(config.resource,),
         scopes=tuple(sorted(scopes)),
         cli_secret=secrets.token_urlsafe(32),
         auto_approve=auto_approve,

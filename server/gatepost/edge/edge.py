@@ -91,12 +91,7 @@ class Edge:
         except Refusal as refusal:
             await self._refuse(request, request_id, refusal, answer)
         except Exception:  # noqa: BLE001 - the last resort; logged, and answered without detail
-            _log.exception("unforeseen failure", extra={"request_id": request_id})
-            if status == 0:
-                body = _encode({"error": "internal_error", "request_id": request_id})
-                await respond(answer, 500, body)
-            # Else the answer has begun: returning before its end makes the server cut the
-            # connection, so that the client does not take half an answer for a whole one.
+            await self._recover(status, request_id, answer)
         finally:
             self._append(
                 (
@@ -110,6 +105,14 @@ class Edge:
                     scope["client"][0] if scope["client"] else "",
                 )
             )
+
+    async def _recover(self, status: int, request_id: str, answer: Send) -> None:
+        _log.exception("unforeseen failure", extra={"request_id": request_id})
+        if status == 0:
+            body = _encode({"error": "internal_error", "request_id": request_id})
+            await respond(answer, 500, body)
+        # Else the answer has begun: returning before its end makes the server cut the connection,
+        # so that the client does not take half an answer for a whole one.
 
     async def _refuse(
         self, request: Request, request_id: str, refusal: Refusal, answer: Send
