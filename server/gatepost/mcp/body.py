@@ -2,7 +2,7 @@
 
 from gatepost.mcp.exchange import Headers, Receive
 from gatepost.mcp.jsonrpc import INVALID_REQUEST, Refused
-from gatepost.tools.attend import DeadlinePassed, within
+from gatepost.tools.attend import DeadlinePassed, Within
 
 JSON = b"application/json"
 
@@ -30,7 +30,7 @@ async def read_body(receive: Receive, headers: Headers, limit: int, timeout_s: f
     if len(declared) > 18 or (declared.isdigit() and int(declared) > limit):
         raise _too_large(limit)
     try:
-        return await within(timeout_s, _collect(receive, limit))
+        return await Within(timeout_s, _collect(receive, limit))
     except DeadlinePassed:
         raise _refused(408, "The body did not arrive in time") from None
 

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import structlog
 
 from gatepost.tools.api import Call, CallContext, Failure, Outcome, Tool, ToolFailure
-from gatepost.tools.attend import DeadlinePassed, within
+from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.fit import fit
 from gatepost.tools.registry import Registry
 from gatepost_authz.errors import AuthError
@@ -87,7 +87,7 @@ class Runner:
 
     async def _invoke(self, call: Call, tool: Tool, arguments: Any) -> Outcome:
         # The clock runs while the tool runs, not while a stage waits for a person.
-        return await within(
+        return await Within(
             tool.timeout_s or self.timeout_s, tool.invoke(self.context_for(call), arguments)
         )
 
