@@ -28,11 +28,12 @@ class UntilDisconnect(Attended[T]):
     stopped = Stopped
 
     def __init__(self, receive: Receive, work: Awaitable[T]) -> None:
-        super().__init__(work)
+        self._work = work.__await__()
+        self._stop = None
         self._receive = receive
-        self._watcher: asyncio.Task[None] | None = None
 
     def begin(self, stop: Stop) -> None:
+        self._watcher: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._watch, stop)
 
     def end(self) -> None:
@@ -61,7 +62,8 @@ class UntilCancelled(Attended[T]):
     stopped = Stopped
 
     def __init__(self, running: Running, key: tuple[bytes, bytes], work: Awaitable[T]) -> None:
-        super().__init__(work)
+        self._work = work.__await__()
+        self._stop = None
         self._running = running
         self._key = key
 

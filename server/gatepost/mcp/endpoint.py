@@ -9,7 +9,7 @@ from msgspec import UNSET
 
 from gatepost.mcp import modern
 from gatepost.mcp.body import Gone, check_type, read_body
-from gatepost.mcp.era import Kind, Ruling, decide
+from gatepost.mcp.era import MODERN, Kind, Ruling, decide
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange, Headers, Receive, Send
 from gatepost.mcp.jsonrpc import (
     HEADER_MISMATCH,
@@ -35,6 +35,7 @@ Scope = MutableMapping[str, Any]
 
 REQUEST_ID = "gatepost.request_id"
 VERSION_HEADER = b"mcp-protocol-version"
+MODERN_HEADER = MODERN.encode()
 
 SUSPENDED = Refused(TENANT_SUSPENDED, "This tenant is suspended", status=200, legacy_status=200)
 NOT_ALLOWED = Refused(
@@ -217,6 +218,8 @@ class Endpoint:
 
 def _version(headers: Headers) -> str | None:
     value = headers.get(VERSION_HEADER)
+    if value == MODERN_HEADER:
+        return MODERN
     return None if value is None else value.strip(b" \t").decode("latin-1")
 
 

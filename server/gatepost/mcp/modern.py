@@ -16,6 +16,7 @@ from gatepost.tools.api import Tool
 Headers = dict[bytes, bytes]
 
 _SENTINEL = re.compile(rb"=\?base64\?(.*)\?=", re.DOTALL)
+_LITERAL = re.compile(rb"[A-Za-z0-9_.-]+")
 _VISIBLE = re.compile(rb"[\x20-\x7e\t]*")
 _DECIMAL = re.compile(r"-?[0-9]{1,40}(?:\.0{1,40})?", re.ASCII)
 
@@ -65,6 +66,8 @@ def check_mirrors(headers: Headers, method: str, name: str | msgspec.UnsetType |
     if name is None or name is UNSET:
         return
     named = headers.get(b"mcp-name")
+    if named == name.encode() and _LITERAL.fullmatch(named):
+        return
     if named is None or decode_value(named) != name:
         raise mismatch("Mcp-Name", "params.name")
 

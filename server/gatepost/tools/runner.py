@@ -85,9 +85,9 @@ class Runner:
             outcome = self._unforeseen(call)
         return fit(outcome, tool, self.max_result_bytes)
 
-    async def _invoke(self, call: Call, tool: Tool, arguments: Any) -> Outcome:
+    def _invoke(self, call: Call, tool: Tool, arguments: Any) -> Awaitable[Outcome]:
         # The clock runs while the tool runs, not while a stage waits for a person.
-        return await Within(
+        return Within(
             tool.timeout_s or self.timeout_s, tool.invoke(self.context_for(call), arguments)
         )
 
