@@ -1,6 +1,8 @@
 """The bytes of a request: within a size, within a time, of the right type."""
 
-from gatepost.mcp.exchange import Headers, Receive
+from starlette.types import Receive
+
+from gatepost.mcp.exchange import Headers
 from gatepost.mcp.jsonrpc import INVALID_REQUEST, Refused
 from gatepost.tools.attend import DeadlinePassed, Within
 

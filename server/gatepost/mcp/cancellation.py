@@ -4,7 +4,8 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from gatepost.mcp.exchange import Receive
+from starlette.types import Receive
+
 from gatepost.tools.attend import Attended, Stop
 
 T = TypeVar("T")
