@@ -1,8 +1,10 @@
 """The bytes of a request: within a size, within a time, of the right type."""
 
-from gatepost.mcp.exchange import Headers, Receive
+from starlette.types import Receive
+
+from gatepost.mcp.exchange import Headers
 from gatepost.mcp.jsonrpc import INVALID_REQUEST, Refused
-from gatepost.tools.attend import DeadlinePassed, within
+from gatepost.tools.attend import DeadlinePassed, Within
 
 JSON = b"application/json"
 
@@ -30,7 +32,7 @@ async def read_body(receive: Receive, headers: Headers, limit: int, timeout_s: f
     if len(declared) > 18 or (declared.isdigit() and int(declared) > limit):
         raise _too_large(limit)
     try:
-        return await within(timeout_s, _collect(receive, limit))
+        return await Within(timeout_s, _collect(receive, limit))
     except DeadlinePassed:
         raise _refused(408, "The body did not arrive in time") from None
 

@@ -4,10 +4,12 @@ import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from gatepost.mcp.exchange import Receive
+from starlette.types import Receive
+
 from gatepost.tools.attend import Attended, Stop
 
 T = TypeVar("T")
+
 Running = dict[tuple[bytes, bytes], Stop]
 """Requests of sessions that run in this process, by session and request id."""
 
@@ -19,59 +21,58 @@ class Stopped(Exception):
     """The client took its request back."""
 
 
-async def until_disconnect(receive: Receive, work: Awaitable[T]) -> T:
-    """Await *work*; Stopped when the client hangs up, which cancels it (T-11)."""
-    stop = Stop()
-    timer: asyncio.TimerHandle | None = None
-    watcher: asyncio.Task[None] | None = None
+class UntilDisconnect(Attended[T]):
+    """Awaits *work*; Stopped when the client hangs up, which takes the request back (T-11)."""
 
-    async def watch() -> None:
-        while (await receive())["type"] != "http.disconnect":
+    __slots__ = ("_receive", "_timer", "_watcher")
+
+    stopped = Stopped
+
+    def __init__(self, receive: Receive, work: Awaitable[T]) -> None:
+        self._work = work.__await__()
+        self._stop = None
+        self._receive = receive
+
+    def begin(self, stop: Stop) -> None:
+        self._watcher: asyncio.Task[None] | None = None
+        self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._watch, stop)
+
+    def end(self) -> None:
+        self._timer.cancel()
+        if self._watcher is not None:
+            self._watcher.cancel()
+
+    def _watch(self, stop: Stop) -> None:
+        self._watcher = asyncio.create_task(self._until_gone(stop))
+
+    async def _until_gone(self, stop: Stop) -> None:
+        while (await self._receive())["type"] != "http.disconnect":
             pass
         stop.pull()
 
-    def begin_watching() -> None:
-        nonlocal watcher
-        watcher = asyncio.create_task(watch())
 
-    def begin() -> None:
-        nonlocal timer
-        stop.arm()
-        timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, begin_watching)
-
-    try:
-        return await Attended(work, begin)
-    except asyncio.CancelledError:
-        if stop.settle():
-            raise Stopped from None
-        raise
-    finally:
-        stop.settle()
-        if timer is not None:
-            timer.cancel()
-        if watcher is not None:
-            watcher.cancel()
-
-
-async def until_cancelled(running: Running, key: tuple[bytes, bytes], work: Awaitable[T]) -> T:
+class UntilCancelled(Attended[T]):
     """
-    Await *work*; Stopped when `notifications/cancelled` names it.
+    Awaits *work*; Stopped when `notifications/cancelled` names it.
 
     A dropped connection is no cancellation in the revisions that have sessions (S-08).
     """
-    stop = Stop()
 
-    def begin() -> None:
-        stop.arm()
-        running[key] = stop
+    __slots__ = ("_key", "_own", "_running")
 
-    try:
-        return await Attended(work, begin)
-    except asyncio.CancelledError:
-        if stop.settle():
-            raise Stopped from None
-        raise
-    finally:
-        stop.settle()
-        if running.get(key) is stop:
-            del running[key]
+    stopped = Stopped
+
+    def __init__(self, running: Running, key: tuple[bytes, bytes], work: Awaitable[T]) -> None:
+        self._work = work.__await__()
+        self._stop = None
+        self._running = running
+        self._key = key
+
+    def begin(self, stop: Stop) -> None:
+        self._own = stop
+        self._running[self._key] = stop
+
+    def end(self) -> None:
+        # A client that uses an id twice at once must not lose the later request's entry.
+        if self._running.get(self._key) is self._own:
+            del self._running[self._key]

@@ -1,16 +1,16 @@
 """One HTTP exchange: verb, body, era, and the leg that serves it."""
 
 from collections import Counter
-from collections.abc import Iterable, MutableMapping
-from typing import Any
+from collections.abc import Iterable
 
 import msgspec
 from msgspec import UNSET
+from starlette.types import Receive, Scope, Send
 
 from gatepost.mcp import modern
 from gatepost.mcp.body import Gone, check_type, read_body
-from gatepost.mcp.era import Kind, Ruling, decide
-from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange, Headers, Receive, Send
+from gatepost.mcp.era import MODERN, Kind, Ruling, decide
+from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange, Headers
 from gatepost.mcp.jsonrpc import (
     HEADER_MISMATCH,
     INVALID_REQUEST,
@@ -31,10 +31,9 @@ from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
 from gatepost_authz.middleware import CALLER
 
-Scope = MutableMapping[str, Any]
-
 REQUEST_ID = "gatepost.request_id"
 VERSION_HEADER = b"mcp-protocol-version"
+MODERN_HEADER = MODERN.encode()
 
 SUSPENDED = Refused(TENANT_SUSPENDED, "This tenant is suspended", status=200, legacy_status=200)
 NOT_ALLOWED = Refused(
@@ -217,6 +216,8 @@ class Endpoint:
 
 def _version(headers: Headers) -> str | None:
     value = headers.get(VERSION_HEADER)
+    if value == MODERN_HEADER:
+        return MODERN
     return None if value is None else value.strip(b" \t").decode("latin-1")
 
 

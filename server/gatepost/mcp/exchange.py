@@ -1,15 +1,11 @@
 """The values of one HTTP exchange: what came, and what goes back."""
 
-from collections.abc import Awaitable, Callable
-from typing import Any
-
 import msgspec
+from starlette.types import Receive, Send
 
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Target
 
-Receive = Callable[[], Awaitable[dict[str, Any]]]
-Send = Callable[[dict[str, Any]], Awaitable[None]]
 Headers = dict[bytes, bytes]
 """Request headers by name, in lower case."""
 

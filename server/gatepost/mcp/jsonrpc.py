@@ -4,6 +4,7 @@ import re
 from typing import Any
 
 import msgspec
+from msgspec import UNSET, Raw, UnsetType
 
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
@@ -60,22 +61,22 @@ class Refused(Exception):
 class Envelope(msgspec.Struct):
     """One JSON-RPC message; what its method must judge stays raw."""
 
-    jsonrpc: str | msgspec.UnsetType = msgspec.UNSET
-    id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    method: str | msgspec.UnsetType = msgspec.UNSET
-    params: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    result: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
-    error: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    jsonrpc: str | UnsetType = UNSET
+    id: Raw | UnsetType = UNSET
+    method: str | UnsetType = UNSET
+    params: Raw | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
 
 
 class Loose(msgspec.Struct):
     """A message whose members have the wrong types: all that is wanted of it is its id."""
 
-    id: msgspec.Raw | msgspec.UnsetType = msgspec.UNSET
+    id: Raw | UnsetType = UNSET
 
 
 _decode = msgspec.json.Decoder(Envelope).decode
-_decode_batch = msgspec.json.Decoder(list[msgspec.Raw]).decode
+_decode_batch = msgspec.json.Decoder(list[Raw]).decode
 _decode_loose = msgspec.json.Decoder(Loose).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
@@ -99,7 +100,7 @@ def read(body: bytes) -> Message | list[bytes]:
     """
     try:
         # No tokenizer here: a body whose first byte is `[` can be nothing but an array.
-        if body[:1] == b"[" or body.lstrip(b" \t\r\n")[:1] == b"[":
+        if body[:1] != b"{" and body.lstrip(b" \t\r\n")[:1] == b"[":
             batch = [bytes(raw) for raw in _decode_batch(body)]
             _bound_nesting(body)
             return batch
@@ -123,27 +124,27 @@ def read_one(body: bytes) -> Message:
     if body.count(b"{") + body.count(b"[") > NESTING:
         _bound_nesting(body)
     raw_id, method, params = envelope.id, envelope.method, envelope.params
+    identity = None
+    if raw_id is not UNSET and (identity := read_id(raw_id)) is None:
+        return _unreadable(UNSET)
     if envelope.jsonrpc != "2.0":
         return _unreadable(raw_id)
-    if raw_id is msgspec.UNSET:
-        identity = None
-    elif (identity := read_id(raw_id)) is None:
-        return _unreadable(msgspec.UNSET)
-    answered = envelope.result is not msgspec.UNSET or envelope.error is not msgspec.UNSET
-    if method is msgspec.UNSET:
-        # A response: it has an id and exactly one of result and error.
-        both = envelope.result is not msgspec.UNSET and envelope.error is not msgspec.UNSET
-        if not answered or both or (identity is None and envelope.error is msgspec.UNSET):
+    if envelope.result is not UNSET or envelope.error is not UNSET:
+        # A response: no method, exactly one of the two, and an id with a result.
+        both = envelope.result is not UNSET and envelope.error is not UNSET
+        if method is not UNSET or both or (identity is None and envelope.error is UNSET):
             return _unreadable(raw_id)
         return Message(identity, None, None)
-    if answered or not method:
+    if method is UNSET or not method:
         return _unreadable(raw_id)
-    return Message(identity, method, None if params is msgspec.UNSET else bytes(params))
+    return Message(identity, method, None if params is UNSET else bytes(params))
 
 
-def read_id(raw: msgspec.Raw) -> bytes | None:
+def read_id(raw: Raw) -> bytes | None:
     """The JSON of a string or integer id, unchanged; None for anything else (MCP forbids null)."""
     identity = bytes(raw)
+    if identity.isdigit() and len(identity) <= ID_BYTES:
+        return identity
     if len(identity) > ID_BYTES:
         return None
     if _PLAIN_ID.fullmatch(identity):
@@ -176,9 +177,9 @@ def notification(method: str, params: Any) -> bytes:
     return _encode({"jsonrpc": "2.0", "method": method, "params": params})
 
 
-def _unreadable(raw: msgspec.Raw | msgspec.UnsetType) -> Message:
+def _unreadable(raw: Raw | UnsetType) -> Message:
     refusal = Refused(INVALID_REQUEST, "Not a valid JSON-RPC message", legacy_status=400)
-    return Message(None if raw is msgspec.UNSET else read_id(raw), None, None, refusal)
+    return Message(None if raw is UNSET else read_id(raw), None, None, refusal)
 
 
 def _bound_nesting(body: bytes) -> None:

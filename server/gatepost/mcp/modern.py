@@ -16,19 +16,20 @@ from gatepost.tools.api import Tool
 Headers = dict[bytes, bytes]
 
 _SENTINEL = re.compile(rb"=\?base64\?(.*)\?=", re.DOTALL)
+_LITERAL = re.compile(rb"[A-Za-z0-9_.-]+")
 _VISIBLE = re.compile(rb"[\x20-\x7e\t]*")
 _DECIMAL = re.compile(r"-?[0-9]{1,40}(?:\.0{1,40})?", re.ASCII)
 
 
 def meta_missing(meta: Meta) -> Refused | None:
     """The refusal that names the `_meta` keys a request lacks (V-01)."""
+    if meta.version is not UNSET and meta.capabilities is not UNSET:
+        return None
     missing = [
         name
         for name, value in ((VERSION, meta.version), (CAPABILITIES, meta.capabilities))
         if value is UNSET
     ]
-    if not missing:
-        return None
     return Refused(INVALID_PARAMS, f"params._meta lacks {' and '.join(missing)}")
 
 
@@ -58,12 +59,16 @@ def check_mirrors(headers: Headers, method: str, name: str | msgspec.UnsetType |
     The body decides what is done; a header that says otherwise would let whoever routes or limits
     by headers judge a different request (H-08).
     """
-    if headers.get(b"mcp-method", b"").strip(b" \t") != method.encode():
+    value = headers.get(b"mcp-method", b"")
+    # Compared as they came first: servers strip the whitespace already.
+    if value != method.encode() and value.strip(b" \t") != method.encode():
         raise mismatch("Mcp-Method", "method")
     if name is None or name is UNSET:
         return
-    value = headers.get(b"mcp-name")
-    if value is None or decode_value(value) != name:
+    named = headers.get(b"mcp-name")
+    if named == name.encode() and _LITERAL.fullmatch(named):
+        return
+    if named is None or decode_value(named) != name:
         raise mismatch("Mcp-Name", "params.name")
 
 

@@ -2,7 +2,7 @@
 
 from msgspec import UNSET
 
-from gatepost.mcp.cancellation import Running, Stopped, until_cancelled
+from gatepost.mcp.cancellation import Running, Stopped, UntilCancelled
 from gatepost.mcp.era import BATCHING
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange
 from gatepost.mcp.jsonrpc import (
@@ -86,7 +86,7 @@ class Handshake:
         report = None if stream is None else stream.report
         ask = Ask(exchange.caller, exchange.request_id, session.version, params, report)
         key = (session.nonce, identity)
-        return await until_cancelled(self._running, key, method.handler(self._server, ask))
+        return await UntilCancelled(self._running, key, method.handler(self._server, ask))
 
     def notify(self, message: Message, session: Session) -> Answer:
         """Take a notification of a session; only a cancellation means anything here."""

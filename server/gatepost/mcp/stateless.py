@@ -3,7 +3,7 @@
 from msgspec import UNSET
 
 from gatepost.mcp import modern
-from gatepost.mcp.cancellation import until_disconnect
+from gatepost.mcp.cancellation import UntilDisconnect
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.exchange import Answer, Exchange
 from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, Message, Refused
@@ -50,7 +50,7 @@ class Stateless:
             return self._replies.refused(identity, refusal)
         report = None if stream is None else stream.report
         ask = Ask(exchange.caller, exchange.request_id, MODERN, params, report)
-        work = until_disconnect(exchange.receive, method.handler(self._server, ask))
+        work = UntilDisconnect(exchange.receive, method.handler(self._server, ask))
         return await self._replies.to(exchange, identity, stream, work)
 
     def _check(

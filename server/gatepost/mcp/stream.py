@@ -5,8 +5,8 @@ import math
 from typing import Any
 
 from msgspec import UNSET, Raw
+from starlette.types import Send
 
-from gatepost.mcp.exchange import Send
 from gatepost.mcp.jsonrpc import notification, read_id
 from gatepost.mcp.params import Meta
 

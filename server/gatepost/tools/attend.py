@@ -1,63 +1,21 @@
-"""Limits on work that waits; work that never waits pays nothing for them."""
+"""Work that may be stopped while it waits; work that never waits pays nothing for that."""
 
 import asyncio
 from collections.abc import Awaitable, Callable, Generator
-from typing import Any, Generic, TypeVar
+from typing import Any, ClassVar, Generic, TypeVar
 
 T = TypeVar("T")
 
 
-class Attended(Generic[T]):
-    """
-    Awaits *work* in the current task and calls *on_wait* once, when it first waits for something.
-
-    A timer per call costs as much as the rest of a small call (`asyncio.timeout` 3 µs), and most
-    calls are answered before a timer could matter.
-    """
-
-    __slots__ = ("_on_wait", "_work")
-
-    def __init__(self, work: Awaitable[T], on_wait: Callable[[], object]) -> None:
-        self._work = work.__await__()
-        self._on_wait: Callable[[], object] | None = on_wait
-
-    def __await__(self) -> Generator[Any, Any, T]:
-        return self  # it has a generator's methods, and no frame of its own
-
-    def __iter__(self) -> "Attended[T]":
-        return self
-
-    def __next__(self) -> Any:
-        return self.send(None)
-
-    def send(self, value: Any) -> Any:
-        waiting = self._work.send(value)
-        if self._on_wait is not None:
-            self._on_wait()
-            self._on_wait = None
-        return waiting
-
-    def throw(self, *error: Any) -> Any:
-        return self._work.throw(*error)
-
-    def close(self) -> None:
-        self._work.close()
-
-
 class Stop:
-    """A way to cancel the task that armed it, and to tell that cancellation from any other."""
+    """A way to cancel the task that made it, and to tell that cancellation from any other."""
 
     __slots__ = ("_before", "_pulled", "_task")
 
     def __init__(self) -> None:
-        self._task: asyncio.Task[Any] | None = None
-        self._before = 0
-        self._pulled = False
-
-    def arm(self) -> None:
-        """The running task is the one to stop."""
         self._task = asyncio.current_task()
         self._before = self._task.cancelling() if self._task is not None else 0
+        self._pulled = False
 
     def pull(self) -> None:
         """Cancel the task, once."""
@@ -73,31 +31,99 @@ class Stop:
         return task.uncancel() <= self._before
 
 
+class Attended(Generic[T]):
+    """
+    Awaits *work* in the current task, with something that may stop it while it waits.
+
+    A timer or a task per call costs as much as the rest of a small call (`asyncio.timeout` 3 µs),
+    and most calls are over before it could matter: `begin` is called when the work first waits,
+    `end` when it is over, and neither for work that never waits. An awaitable instead of an
+    `async with` for the same reason.
+    """
+
+    __slots__ = ("_stop", "_work")
+
+    stopped: ClassVar[type[Exception]]
+    """Raised instead of CancelledError when the stop was pulled."""
+
+    # Without a constructor: each class sets these two itself, since a call of this class's would
+    # be a tenth of what all this costs.
+    _work: Generator[Any, Any, T]
+    _stop: Stop | None
+
+    def begin(self, stop: Stop) -> None:
+        """The work waits: arrange for *stop* to be pulled."""
+        raise NotImplementedError
+
+    def end(self) -> None:
+        """The work is over: undo what `begin` arranged."""
+        raise NotImplementedError
+
+    def __await__(self) -> Generator[Any, Any, T]:
+        return self  # an iterator, which is all that PEP 492 asks for
+
+    def __iter__(self) -> "Attended[T]":
+        return self
+
+    def __next__(self) -> Any:
+        if self._stop is not None:
+            return self._go_on(self._stop, self._work.__next__)
+        waiting = next(self._work)  # StopIteration: done already, and its value is ours
+        self._stop = Stop()
+        self.begin(self._stop)
+        return waiting
+
+    def send(self, value: Any) -> Any:
+        """As a generator; the loop sends nothing but None."""
+        return self.__next__() if value is None else self._work.send(value)
+
+    def throw(self, *error: Any) -> Any:
+        """As a generator; this is how a cancellation arrives."""
+        if self._stop is None:
+            return self._work.throw(*error)
+        return self._go_on(self._stop, self._work.throw, *error)
+
+    def close(self) -> None:
+        """As a generator: the work is dropped."""
+        self._work.close()
+        if self._stop is not None:
+            self._stop.settle()
+            self.end()
+
+    def _go_on(self, stop: Stop, step: Callable[..., Any], *arguments: Any) -> Any:
+        over = True
+        try:
+            waiting = step(*arguments)
+            over = False
+        except asyncio.CancelledError:
+            if stop.settle():
+                raise self.stopped from None
+            raise
+        finally:
+            if over:
+                stop.settle()
+                self.end()
+        return waiting
+
+
 class DeadlinePassed(Exception):
     """The work took longer than it may; not TimeoutError, which the work may raise itself."""
 
 
-async def within(limit_s: float, work: Awaitable[T]) -> T:
-    """
-    Await *work* in the current task; DeadlinePassed when it takes longer than *limit_s* seconds.
+class Within(Attended[T]):
+    """Awaits *work*; DeadlinePassed when it takes longer than *limit_s* seconds."""
 
-    The clock starts at the work's first wait: what never waits cannot be interrupted anyway.
-    """
-    stop = Stop()
-    timer: asyncio.TimerHandle | None = None
+    __slots__ = ("_limit_s", "_timer")
 
-    def start() -> None:
-        nonlocal timer
-        stop.arm()
-        timer = asyncio.get_running_loop().call_later(limit_s, stop.pull)
+    stopped = DeadlinePassed
 
-    try:
-        return await Attended(work, start)
-    except asyncio.CancelledError:
-        if stop.settle():
-            raise DeadlinePassed from None
-        raise
-    finally:
-        stop.settle()
-        if timer is not None:
-            timer.cancel()
+    def __init__(self, limit_s: float, work: Awaitable[T]) -> None:
+        self._work = work.__await__()
+        self._stop = None
+        self._limit_s = limit_s
+
+    def begin(self, stop: Stop) -> None:
+        self._timer = asyncio.get_running_loop().call_later(self._limit_s, stop.pull)
+
+    def end(self) -> None:
+        self._timer.cancel()

@@ -9,7 +9,7 @@ from typing import Any, Protocol
 import structlog
 
 from gatepost.tools.api import Call, CallContext, Failure, Outcome, Tool, ToolFailure
-from gatepost.tools.attend import DeadlinePassed, within
+from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.fit import fit
 from gatepost.tools.registry import Registry
 from gatepost_authz.errors import AuthError
@@ -85,9 +85,9 @@ class Runner:
             outcome = self._unforeseen(call)
         return fit(outcome, tool, self.max_result_bytes)
 
-    async def _invoke(self, call: Call, tool: Tool, arguments: Any) -> Outcome:
+    def _invoke(self, call: Call, tool: Tool, arguments: Any) -> Awaitable[Outcome]:
         # The clock runs while the tool runs, not while a stage waits for a person.
-        return await within(
+        return Within(
             tool.timeout_s or self.timeout_s, tool.invoke(self.context_for(call), arguments)
         )
 
