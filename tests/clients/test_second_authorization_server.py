@@ -36,13 +36,17 @@ preset = "oidc-provider"
 tenant = {{ claim = "org_id" }}
 {introspection}
 
+[scopes]
+baseline = ["files:read"]
+
 [tools]
 packs = ["demo"]
 """
 INTROSPECTION = (
     f'introspection = {{ client_id = "{RESOURCE_SERVER}", client_secret = "env:TEST_SECRET" }}'
 )
-SCOPES = ["files:read", "files:write"]
+BASELINE = ["files:read"]
+SCOPES = [*BASELINE, "files:write"]
 
 
 class Pair(NamedTuple):
@@ -66,7 +70,6 @@ def pair(
                 {resource: form},
                 scopes=SCOPES,
                 tenants={"alice": "acme", MACHINE: "globex"},
-                withhold=["files:write"],
             )
         )
         config = CONFIG.format(
@@ -130,7 +133,7 @@ def whoami(pair: Pair, token: str) -> httpx2.Response:
 
 def test_a_machine_calls_with_its_own_token(pair: Pair) -> None:
     """A client credentials token works, and the call runs for the machine's tenant."""
-    answer = whoami(pair, pair.issuer.machine_token(pair.gatepost.url))
+    answer = whoami(pair, pair.issuer.machine_token(pair.gatepost.url, BASELINE))
 
     assert answer.status_code == 200, answer.text
     assert "globex" in json.dumps(answer.json()["result"])
@@ -139,7 +142,7 @@ def test_a_machine_calls_with_its_own_token(pair: Pair) -> None:
 @pytest.mark.requirement("D08", "D11")
 def test_a_bound_token_is_worth_nothing_as_a_bearer_token(pair: Pair) -> None:
     """Whoever stole a DPoP-bound token lacks its key: sent as Bearer it is 401 invalid_token."""
-    token = pair.issuer.machine_token(pair.gatepost.url, proof_key=ProofKey())
+    token = pair.issuer.machine_token(pair.gatepost.url, BASELINE, proof_key=ProofKey())
 
     answer = whoami(pair, token)
 
@@ -154,7 +157,7 @@ def test_a_token_for_another_resource_is_refused(
     """A token that the same server issued for a neighbour does not open this resource."""
     other = "http://127.0.0.1:9/mcp"
     with authorization_server({other: pair.form}, scopes=SCOPES, tenants={}) as elsewhere:
-        answer = whoami(pair, elsewhere.machine_token(other))
+        answer = whoami(pair, elsewhere.machine_token(other, BASELINE))
 
     assert answer.status_code == 401
     assert 'error="invalid_token"' in answer.headers["www-authenticate"]
