@@ -8,6 +8,7 @@ from typing import NamedTuple
 import httpx2
 import pytest
 
+from gatepost.doctor import Credentials, examine
 from tests.clients.journey import CSV, expect_all
 from tests.support import gatepost, python_client, typescript
 from tests.support.authorization_server import (
@@ -139,7 +140,7 @@ def test_a_machine_calls_with_its_own_token(pair: Pair) -> None:
     assert "globex" in json.dumps(answer.json()["result"])
 
 
-@pytest.mark.requirement("D08", "D11")
+@pytest.mark.requirement("D08")
 def test_a_bound_token_is_worth_nothing_as_a_bearer_token(pair: Pair) -> None:
     """Whoever stole a DPoP-bound token lacks its key: sent as Bearer it is 401 invalid_token."""
     token = pair.issuer.machine_token(pair.gatepost.url, BASELINE, proof_key=ProofKey())
@@ -149,6 +150,16 @@ def test_a_bound_token_is_worth_nothing_as_a_bearer_token(pair: Pair) -> None:
     assert answer.status_code == 401
     assert 'error="invalid_token"' in answer.headers["www-authenticate"]
     assert "result" not in answer.text
+
+
+async def test_the_doctor_goes_all_the_way_too(pair: Pair) -> None:
+    """With a machine's credentials it gets a token here, and the first call works."""
+    machine = Credentials(client_id=MACHINE, client_secret=SECRET, scopes=" ".join(BASELINE))
+
+    report = await examine(pair.gatepost.url, credentials=machine)
+
+    assert report.sentence == f"Everything that a client needs is in place at {pair.gatepost.url}."
+    assert (report.steps[-1].name, report.steps[-1].level) == ("first call", "ok")
 
 
 def test_a_token_for_another_resource_is_refused(
