@@ -7,8 +7,6 @@ from tests.support import typescript
 from tests.support.browser import Person
 from tests.support.gatepost import Gatepost
 
-NARROW = frozenset({"files:read"})
-
 
 @pytest.mark.parametrize(
     ("script", "mode", "protocol"),
@@ -23,7 +21,7 @@ def test_the_typescript_clients_go_all_the_way(
     dev: Gatepost, script: str, mode: str, protocol: str
 ) -> None:
     """Discovery, registration, sign-in, tools, step-up and refresh work in both eras."""
-    person = Person("bob", only=NARROW)
+    person = Person("bob")
 
     report = typescript.walk(script, person, url=dev.url, mode=mode, csv=CSV)
 

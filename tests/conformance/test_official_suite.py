@@ -35,8 +35,26 @@ SCENARIOS = {
         "http-custom-header-server-validation",
     ],
 }
-EXCUSED: dict[str, str] = {
-    # check id: why it is not SUCCESS yet
+NO_SUBSCRIPTIONS = "nothing that could be subscribed to is declared"
+NO_INTERACTION = "tools cannot ask the client for anything yet"
+EXCUSED = {
+    # (scenario, check): why it cannot succeed
+    ("server-session-lifecycle", "server-session-delete-accepted"): "DELETE is answered 405",
+    ("server-session-lifecycle", "server-session-terminated-returns-404"): "DELETE is answered 405",
+    ("server-sse-multiple-streams", "server-sse-streams-functional"): "lists are answered as JSON",
+    **{
+        ("server-stateless", f"sep-2575-{check}"): reason
+        for check, reason in {
+            "server-rejects-undeclared-capability": NO_INTERACTION,
+            "missing-capability-http-400": NO_INTERACTION,
+            "http-server-no-independent-requests-on-stream": NO_INTERACTION,
+            "server-sends-subscription-ack": NO_SUBSCRIPTIONS,
+            "server-tags-subscription-id": NO_SUBSCRIPTIONS,
+            "server-honors-notification-filter": NO_SUBSCRIPTIONS,
+            "server-sends-prompts-list-changed-on-subscription": NO_SUBSCRIPTIONS,
+            "server-sends-tools-list-changed-on-subscription": NO_SUBSCRIPTIONS,
+        }.items()
+    },
 }
 
 
@@ -57,8 +75,10 @@ def endpoint(tmp_path_factory: pytest.TempPathFactory) -> Iterator[str]:
 def test_the_official_suite_finds_no_fault(
     endpoint: str, tmp_path: Path, revision: str, scenario: str
 ) -> None:
-    """Every check of the scenario succeeds; only what a reason excuses may be left undone."""
+    """Every check of the scenario succeeds, but those excused, and each excuse is still needed."""
     checks = suite.run(endpoint, revision, scenario, tmp_path)
 
-    assert [c for c in checks if c.status != "SUCCESS" and c.id not in EXCUSED] == []
-    assert any(check.status == "SUCCESS" for check in checks)
+    excused = {check for name, check in EXCUSED if name == scenario}
+    assert [c for c in checks if c.status != "SUCCESS" and c.id not in excused] == []
+    assert {c.id for c in checks if c.status != "SUCCESS"} == excused
+    assert "SUCCESS" in {check.status for check in checks}

@@ -7,7 +7,6 @@
 //   account     who is signed in without being asked (default "alice")
 //   clients     static clients in the form of RFC 7591
 //   lifetime_s  of access tokens (default 300)
-//   withhold    scopes that the first consent of each client leaves out, so that it must step up
 // Prints one line of JSON, {"issuer": ...}, when it listens on a free loopback port, and ends when
 // its standard input does, so that it never outlives the test that started it.
 
@@ -22,7 +21,6 @@ const settings = {
   clients: [],
   lifetime_s: 300,
   tenants: {},
-  withhold: [],
   ...JSON.parse(process.argv[2]),
 };
 
@@ -85,22 +83,14 @@ function configuration() {
   };
 }
 
-const consented = new Set();
-
 async function approve(provider, { params, session, grantId }, { details }) {
   const grant = grantId
     ? await provider.Grant.find(grantId)
     : new provider.Grant({ accountId: session.accountId, clientId: params.client_id });
-  // A person who grants less than was asked for: the client meets 403 and has to step up.
-  const withheld = consented.has(params.client_id) ? [] : settings.withhold;
   if (details.missingOIDCScope) grant.addOIDCScope(details.missingOIDCScope.join(" "));
   for (const [resource, scopes] of Object.entries(details.missingResourceScopes ?? {})) {
-    const granted = scopes.filter((scope) => !withheld.includes(scope));
-    if (granted.length) grant.addResourceScope(resource, granted.join(" "));
-    const rejected = scopes.filter((scope) => withheld.includes(scope));
-    if (rejected.length) grant.rejectResourceScope(resource, rejected.join(" "));
+    grant.addResourceScope(resource, scopes.join(" "));
   }
-  consented.add(params.client_id);
   return { consent: { grantId: await grant.save() } };
 }
 
@@ -116,16 +106,28 @@ async function interact(provider, request, response) {
   });
 }
 
+// Registers clients without the scopes they name: SDKs name what the first challenge did, and this
+// server would hold them to it for good, so that nobody could step up.
+async function withoutScopes(request) {
+  const chunks = await request.toArray();
+  const { scope: _, ...metadata } = JSON.parse(Buffer.concat(chunks).toString());
+  request.body = metadata;
+}
+
 function serve(server) {
   const origin = `http://127.0.0.1:${server.address().port}`;
   const provider = new Provider(origin, configuration());
   const callback = provider.callback();
-  server.on("request", (request, response) => {
-    if (!request.url.startsWith("/interaction/")) {
-      callback(request, response);
+  const answer = async (request, response) => {
+    if (request.url.startsWith("/interaction/")) {
+      await interact(provider, request, response);
       return;
     }
-    interact(provider, request, response).catch((error) => {
+    if (request.method === "POST" && request.url === "/reg") await withoutScopes(request);
+    callback(request, response);
+  };
+  server.on("request", (request, response) => {
+    answer(request, response).catch((error) => {
       console.error(error);
       response.writeHead(500).end(String(error));
     });

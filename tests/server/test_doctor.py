@@ -12,7 +12,7 @@ from joserfc.jwk import ECKey
 from starlette.types import Receive, Scope, Send
 
 from gatepost.commands.doctor import command
-from gatepost.doctor import Credentials, Report, examine
+from gatepost.doctor import Credentials, Report, examine, wire
 from tests.support.sockets import free_port, serving
 
 JSON = "application/json"
@@ -350,6 +350,20 @@ async def test_nothing_of_a_foreign_server_reaches_the_terminal_raw() -> None:
     report = await examined(resource(resource="\x1b[2J" + "x" * 10_000))
 
     assert all(step.detail.isprintable() and len(step.detail) < 700 for step in report.steps)
+
+
+async def test_a_server_that_says_nothing_is_given_up_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A silent server costs ten seconds (here less), not for ever."""
+    monkeypatch.setattr(wire, "TIMEOUT_S", 0.2)
+
+    async def silent(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    with serving(silent) as origin:
+        report = await examine(f"{origin}/mcp")
+
+    assert "no answer within 0.2 seconds" in report.sentence
 
 
 async def test_without_credentials_the_walk_ends_where_a_person_would_sign_in() -> None:

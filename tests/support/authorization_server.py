@@ -97,21 +97,19 @@ def authorization_server(
     *,
     scopes: Sequence[str],
     tenants: Mapping[str, str],
-    withhold: Sequence[str] = (),
     lifetime_s: int = 300,
 ) -> Iterator[AuthorizationServer]:
     """
     Run one for the given resources (URL → form of its tokens) until the block ends.
 
     *tenants* maps account and client ids to the claim `org_id`; the account `alice` is signed in
-    and consents without being asked, at first without the scopes in *withhold*.
+    and consents without being asked.
     """
     settings = {
         "resources": dict(resources),
         "scopes": list(scopes),
         "tenants": dict(tenants),
         "clients": CLIENTS,
-        "withhold": list(withhold),
         "lifetime_s": lifetime_s,
     }
     process = Process(command("authorization_server.mjs", json.dumps(settings)), env=environment())

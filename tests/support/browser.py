@@ -2,7 +2,7 @@
 
 import re
 from html.parser import HTMLParser
-from urllib.parse import parse_qsl, urlencode, urljoin, urlsplit
+from urllib.parse import parse_qsl, urljoin, urlsplit
 
 import httpx2
 
@@ -82,27 +82,18 @@ def forms_of(page: str) -> list[Form]:
 
 
 class Person:
-    """
-    Signs in as *name* and agrees to what is asked, and remembers every page seen.
+    """Signs in as *name* and agrees to what is asked, and remembers every page seen."""
 
-    *only* is for clients that ask for little at first: the first time, the scopes requested are
-    narrowed to these, as an authorization server may do with any request (RFC 6749 section 3.3).
-    """
-
-    def __init__(self, name: str = "alice", *, only: frozenset[str] | None = None) -> None:
+    def __init__(self, name: str = "alice") -> None:
         self.name = name
         self.asked: list[dict[str, str]] = []
         """The parameters of every authorization request."""
         self.pages: list[str] = []
-        self._only = only
 
     def visit(self, authorize: str) -> str:
         """Open an authorization URL; answers the URL that the client was sent back to."""
         parameters = dict(parse_qsl(urlsplit(authorize).query, keep_blank_values=True))
         self.asked.append(parameters)
-        if self._only is not None and len(self.asked) == 1:
-            parameters = {**parameters, "scope": " ".join(sorted(self._only))}
-            authorize = f"{authorize.split('?')[0]}?{urlencode(parameters)}"
         home = parameters["redirect_uri"]
         with httpx2.Client(timeout=10) as client:
             answer = client.get(authorize, headers={"Accept": "text/html"})

