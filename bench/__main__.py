@@ -82,7 +82,6 @@ def plan(options: argparse.Namespace) -> Plan:
 def execute(options: argparse.Namespace, wanted: Plan) -> int:
     """Mint, run, print, save."""
     cores = Cores.choose()
-    cores.pin_load(0)
     if cores.note:
         print(cores.note)
     busy = os.getloadavg()[0]
@@ -98,6 +97,8 @@ def execute(options: argparse.Namespace, wanted: Plan) -> int:
         fresh = (options.fresh or FRESH_A_SECOND * wanted.seconds) if "fresh" in asked else 0
         print(f"minting {fresh + 1001} tokens ...", flush=True)
         purse = tokens.Purse.fill(mint, folder, fresh=fresh)
+        # Not before the tokens are minted, which every core may help with.
+        cores.pin_load(0)
         bench = Bench(folder, origin, resource, purse, cores, ports)
         if options.profile:
             for what in workload.named(sorted(asked)):

@@ -1,5 +1,6 @@
 """Gatepost's configuration for the comparison, and the tools that make its list long."""
 
+import json
 from pathlib import Path
 
 from bench.servers.settings import Settings
@@ -27,7 +28,7 @@ load = {load}
 packs = ["demo"]
 
 [workspace]
-root = "workspaces"
+root = {workspaces}
 
 [limits]
 failures_per_second = 0
@@ -63,11 +64,13 @@ def write_config(settings: Settings, folder: Path) -> Path:
     if fillers:
         tools = HEAD + "".join(FILLER.format(number=number) for number in fillers)
         (folder / "fillers.py").write_text(tools, encoding="utf-8")
+    load = [str(folder / "fillers.py")] if fillers else []
     text = CONFIG.format(
         resource=settings.resource,
         port=settings.port,
         issuer=settings.issuer,
-        load='["./fillers.py"]' if fillers else "[]",
+        load=json.dumps(load),
+        workspaces=json.dumps(str(folder / "workspaces")),
     )
     path = folder / "gatepost.toml"
     path.write_text(text, encoding="utf-8")

@@ -23,6 +23,8 @@ from bench.workload import Workload
 RATE = 400
 ROWS = 40
 FRAME = re.compile(r"(?P<name>.+) \((?P<file>[^():]+)(?::\d+)?\)$")
+WAITING = re.compile(r"(?:concurrent/futures/thread.py _worker|threading.py wait|queue.py get)$")
+"""Threads with nothing to do, which py-spy takes for busy ones in some containers."""
 LIBRARY = re.compile(r".*/site-packages/")
 
 MISSING = (
@@ -59,6 +61,8 @@ def from_stacks(text: str, cpu_us: float) -> list[Spot]:
     for line in text.splitlines():
         stack, _, count = line.rpartition(" ")
         frames = [frame_name(frame) for frame in stack.split(";")]
+        if WAITING.search(frames[-1]):
+            continue
         own[frames[-1]] += int(count)
         for frame in set(frames):
             total[frame] += int(count)

@@ -186,7 +186,8 @@ def run_round(bench: Bench, plan: Plan, number: int, results: Results) -> None:
         asked = [
             each
             for each in plan.contestants
-            if names & set(plan.workloads(each, number)) and each.name not in results.missing
+            if names & set(plan.workloads(each, number))
+            and not {each.name, staged(each, tools)} & results.missing.keys()
         ]
         if asked:
             with ExitStack() as stack:
@@ -196,6 +197,11 @@ def run_round(bench: Bench, plan: Plan, number: int, results: Results) -> None:
                 if tools == FEW_TOOLS:
                     for process, start, _ in running:
                         results.starts.append(replace(start, resident=process.usage().resident))
+
+
+def staged(contestant: Contestant, tools: int) -> str:
+    """What is missing when a server does not start with that many tools."""
+    return contestant.name if tools == FEW_TOOLS else f"{contestant.name} with {tools} tools"
 
 
 Running = list[tuple[Process, Start, Contestant]]
@@ -214,7 +220,7 @@ def start_all(
         try:
             process, start = stack.enter_context(bench.started(contestant, *stage, results))
         except (Unavailable, NotAnswering) as reason:
-            results.missing[contestant.name] = str(reason)
+            results.missing[staged(contestant, stage[1])] = str(reason)
             continue
         if contestant.name == "gatepost":
             learn_sizes(bench, [what for what in WORKLOADS if what.tools == stage[1]], results)

@@ -96,12 +96,14 @@ def test_every_sample_is_saved(tmp_path: Path) -> None:
 
 
 def test_stacks_become_microseconds_of_a_request() -> None:
-    """Own time adds up to the request's CPU; a recursive function is not counted twice."""
+    """Own time adds up to the request's CPU; neither recursion nor waiting counts."""
     stacks = """\
 main (/x/site-packages/uvicorn/server.py:10);call (/w/server/gatepost/mcp/endpoint.py:5) 30
 main (/x/site-packages/uvicorn/server.py:10);call (/w/server/gatepost/mcp/endpoint.py:9);\
 call (/w/server/gatepost/mcp/endpoint.py:5) 10
 main (/x/site-packages/uvicorn/server.py:12) 60
+run (/usr/lib/python3.11/threading.py:1);\
+_worker (/usr/lib/python3.11/concurrent/futures/thread.py:81) 99
 """
     found = {spot.name: spot for spot in from_stacks(stacks, 50.0)}
 
