@@ -1,8 +1,21 @@
-"""Fixtures that every test may use."""
+"""Fixtures that every test may use, and the list of requirements that tests name."""
 
 import pytest
 
 pytest.register_assert_rewrite("tests.attacks.site", "tests.support")
+
+NAMED_REQUIREMENTS = pytest.StashKey[frozenset[str]]()
+"""Every id in a `requirement` mark of the collected tests, those that are deselected too."""
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
+    config.stash[NAMED_REQUIREMENTS] = frozenset(
+        identifier
+        for item in items
+        for mark in item.iter_markers("requirement")
+        for identifier in mark.args
+    )
 
 
 @pytest.fixture(scope="session")

@@ -1,0 +1,51 @@
+"""docs/architecture.md is the running server, drawn."""
+
+import re
+
+import msgspec
+from gatepost.app import build_app
+from gatepost.config.toolbox import load
+from gatepost.keyring import KeyRing
+from gatepost.services import opened
+from gatepost.settings import Config
+from gatepost_authz.middleware import BearerMiddleware
+
+from tests.architecture.source import ROOT
+
+PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+CONFIG = msgspec.convert({"resource": "http://127.0.0.1:8000/mcp", "mode": "development"}, Config)
+
+
+async def test_the_drawn_checks_are_the_running_checks() -> None:
+    """Page and README name the checks in the order in which a request meets them."""
+    async with opened(CONFIG, load(CONFIG.tools), KeyRing.ephemeral()) as services:
+        running = [type(check).__name__ for check in build_app(CONFIG, services).checks]
+
+    assert re.findall(r"^\d\. (\w+)$", PAGE, re.MULTILINE) == running
+    assert " · ".join(running) in PAGE
+    assert f"( {' · '.join(running)} )" in README
+
+
+async def test_every_route_is_on_the_public_list_or_behind_the_gate() -> None:
+    """Nothing slips by: what the page does not call public carries Bearer, unknown paths too."""
+    public = {"/", "/mcp/.well-known/oauth-protected-resource"}
+    public |= {"/.well-known/oauth-protected-resource/mcp"}
+    async with opened(CONFIG, load(CONFIG.tools), KeyRing.ephemeral()) as services:
+        edge = build_app(CONFIG, services)
+        table = edge.app
+        gated = {r.path: isinstance(r.app, BearerMiddleware) for r in table.routes}
+
+        assert {path for path, behind in gated.items() if not behind} == public
+        assert isinstance(table.default, BearerMiddleware)
+        assert set(edge._probes) == {"/health", "/readyz"}
+
+
+def test_every_module_the_page_names_exists() -> None:
+    """A drawing that names a file which is gone misleads whoever trusts it."""
+    named = re.findall(r"\bgatepost(?:_authz|_keys)?/[\w/]+\.py", PAGE)
+    roots = {"gatepost": "server", "gatepost_authz": "authz", "gatepost_keys": "keys"}
+    missing = [n for n in named if not (ROOT / roots[n.split("/")[0]] / n).is_file()]
+
+    assert named
+    assert missing == []
