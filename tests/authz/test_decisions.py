@@ -116,7 +116,7 @@ def test_without_capacity_nothing_is_remembered() -> None:
 
 
 def test_repeating_a_verdict_takes_microseconds() -> None:
-    """It stands on every request; the bound is wide, and in CPU time, so that neighbours do not count."""
+    """It stands on every request; a wide bound in CPU time, so that neighbours do not count."""
     decisions = Decisions(10_000)
     keys = Versions()
     tokens = [f"{n:06}" * 120 for n in range(1_000)]
