@@ -11,7 +11,7 @@ from gatepost_authz.errors import InsufficientAuthentication, InsufficientScope
 SubjectKind = Literal["user", "client"]
 
 
-class TenantContext(msgspec.Struct, frozen=True, kw_only=True):
+class TenantContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
     Who is calling and for which tenant, as far as a checked token says.
 

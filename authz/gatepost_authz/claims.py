@@ -27,7 +27,7 @@ OTHER_KINDS = frozenset({"events", "token_introspection", "htm", "htu"})
 Number = int | float
 
 
-class Actor(msgspec.Struct):
+class Actor(msgspec.Struct, gc=False):
     """Who acts for the subject (RFC 8693 section 4.1); whoever acted before is history."""
 
     sub: str
@@ -50,7 +50,7 @@ class Registered(msgspec.Struct, gc=False):
     act: Actor | UnsetType = UNSET
 
 
-class Expected(msgspec.Struct, frozen=True, kw_only=True):
+class Expected(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What claims must say: who issued them, for whom, and how the provider writes them."""
 
     issuer: str
@@ -67,7 +67,7 @@ class Expected(msgspec.Struct, frozen=True, kw_only=True):
     """Claims that must be present; default: the preset's (an introspection answer has fewer)."""
 
 
-class Accepted(msgspec.Struct, frozen=True, kw_only=True):
+class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """What accepted claims say, in our words; times are seconds since the epoch."""
 
     subject: str
@@ -221,7 +221,11 @@ def subject_of(
     The kind is part of whose state it is: a program whose id equals a person's is not that person.
     """
     sub = None if named.sub is UNSET else line(named.sub, "bad_sub")
-    stable = first_line(claims, preset.subject_claims, limit=MAX_SUBJECT)
+    stable = None
+    for name in preset.subject_claims:
+        if name in claims:
+            stable = sub if name == "sub" else line(claims[name], f"bad_{name}")
+            break
     if stable is None:
         if client_id is None:
             raise InvalidToken("no_subject")

@@ -59,7 +59,7 @@ OTHER_TYPES = frozenset(
 )
 
 
-class Header(msgspec.Struct, frozen=True):
+class Header(msgspec.Struct, frozen=True, gc=False):
     """What a token's header may decide: which of the issuer's keys is tried."""
 
     algorithm: str
@@ -68,7 +68,7 @@ class Header(msgspec.Struct, frozen=True):
     kid: str | None
 
 
-class Parts(msgspec.Struct, frozen=True):
+class Parts(msgspec.Struct, frozen=True, gc=False):
     """
     A token taken apart, nothing of it proved.
 

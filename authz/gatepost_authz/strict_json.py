@@ -8,6 +8,7 @@ from collections.abc import Callable
 # A string is skipped whole, also an unterminated one: each start of one is tried only once, so
 # that text full of quotes costs no more than its length.
 BRACKET = re.compile(rb'"[^"\\]*+(?:\\.[^"\\]*+)*+"?|[\[{]|[\]}]', re.DOTALL)
+SURROGATE = re.compile(rb"\\u[dD]")
 MAX_DIGITS = 32
 """Characters of one number: claims are times and versions, not cryptography."""
 
@@ -34,7 +35,7 @@ def loads_object(data: bytes, *, max_depth: int = 8, max_bytes: int) -> dict[str
         text = data.decode("utf-8").strip(" \t\r\n")
         value, end = SCAN(text, 0)
         # Only an escape can spell half a character; it would break whoever encodes it later.
-        if b"\\ud" in data or b"\\uD" in data:
+        if b"\\" in data and SURROGATE.search(data):
             json.dumps(value, ensure_ascii=False).encode("utf-8")
     except StrictJsonError:
         raise
