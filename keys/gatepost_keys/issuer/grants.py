@@ -2,7 +2,6 @@
 # mypy: disallow-subclassing-any=False
 
 import re
-from typing import Any
 
 from authlib.oauth2 import rfc6749  # type: ignore[import-untyped]
 from authlib.oauth2.rfc7636 import CodeChallenge  # type: ignore[import-untyped]
@@ -12,8 +11,8 @@ from authlib.oauth2.rfc7636.challenge import (  # type: ignore[import-untyped]
 
 from gatepost_keys.issuer.records import Client, Code, RefreshToken, SignIn
 from gatepost_keys.issuer.server import ClientRequest, Server
-from gatepost_keys.issuer.settings import TENANT
-from gatepost_keys.issuer.state import MINT_GRANT, digest
+from gatepost_keys.issuer.state import digest
+from gatepost_keys.issuer.terminal import MintGrant
 from gatepost_keys.mint import Person
 
 ALL_METHODS = ["none", "client_secret_basic", "client_secret_post"]
@@ -178,74 +177,8 @@ class MachineGrant(rfc6749.ClientCredentialsGrant):
         return self.server.issue(record, granted, refresh=False)
 
 
-class MintGrant(rfc6749.BaseGrant, rfc6749.TokenEndpointMixin):
-    """
-    The grant behind `gatepost token`: a token for any tenant and subject, for `gatepost-cli` alone.
-
-    Parameters: `tenant`; `subject` (default: the tenant's first user); `scope`; `resource`;
-    `access_token_format`, `jwt` or `opaque`. Unlike elsewhere an unknown scope is refused: nobody
-    reads the answer's `scope` at a command line.
-    """
-
-    GRANT_TYPE = MINT_GRANT
-    TOKEN_ENDPOINT_AUTH_METHODS = SECRET_METHODS
-    request: ClientRequest
-    server: Server
-
-    def validate_token_request(self) -> None:
-        self.request.client = self.authenticate_token_endpoint_client()
-        if not self.request.client.check_grant_type(self.GRANT_TYPE):
-            raise rfc6749.UnauthorizedClientError()
-        self.request.resource = self.server.target(self.request)
-        self.request.user = self._person()
-        unknown = set((self.request.payload.scope or "").split()) - {
-            *self.server.issuer.settings.scopes
-        }
-        if unknown:
-            raise rfc6749.InvalidScopeError(
-                f"No such scope: {plain(' '.join(sorted(unknown)))}. "
-                f"There are: {plain(' '.join(self.server.issuer.settings.scopes)) or 'none'}"
-            )
-        if self.request.form.get("access_token_format", "jwt") not in {"jwt", "opaque"}:
-            raise rfc6749.InvalidRequestError("access_token_format is jwt or opaque")
-
-    def create_token_response(self) -> tuple[int, dict[str, object], list[tuple[str, str]]]:
-        request = self.request
-        scope = request.payload.scope or ""
-        record = RefreshToken(
-            client_id=request.client.client_id,
-            scope=scope,
-            resource=request.resource,
-            sign_in=self.server.issuer.sign_in(request.user),
-            family=self.server.issuer.family(),
-        )
-        form: dict[str, Any] = {"token_format": request.form.get("access_token_format", "")}
-        body = self.server.issue(record, scope, refresh=False, **form)
-        return 200, body, self.TOKEN_RESPONSE_HEADER
-
-    def _person(self) -> Person:
-        values, users = self.request.form, self.server.issuer.settings.users
-        tenant, subject = values.get("tenant", ""), values.get("subject", "")
-        if not TENANT.fullmatch(tenant):
-            raise rfc6749.InvalidRequestError(
-                "tenant is required: lower-case letters, digits, - and _"
-            )
-        if len(subject) > 255 or not subject.isprintable():
-            raise rfc6749.InvalidRequestError("subject is too long or not printable")
-        at_tenant = [person for person in users if person.tenant == tenant]
-        for person in at_tenant:
-            if subject in {"", person.username}:
-                return person
-        return Person(username=subject or "dev", tenant=tenant)
-
-
-def plain(text: str) -> str:
-    """*text* in the characters that an error description may have (RFC 6749 section 5.2)."""
-    return "".join(char if " " <= char <= "~" and char not in '"\\' else "?" for char in text[:200])
-
-
 def register(server: Server) -> None:
-    """Teach *server* every grant of this module."""
+    """Teach *server* every grant there is."""
     server.register_grant(CodeGrant, [Pkce(required=True)])
     server.register_grant(RefreshGrant)
     server.register_grant(MachineGrant)

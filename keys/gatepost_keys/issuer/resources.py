@@ -2,31 +2,56 @@
 
 import re
 from collections.abc import Sequence
+from urllib.parse import urlsplit
 
-from gatepost_keys.issuer.settings import TENANT
+from gatepost_keys.issuer.settings import LOOPBACK, TENANT
 
 
 class Resources:
     """The configured resources, exact or with `{tenant}` as one path segment."""
 
     def __init__(self, resources: Sequence[str]) -> None:
-        self._exact = frozenset(url for url in resources if "{tenant}" not in url)
+        self._exact: dict[str, str] = {}
+        for url in resources:
+            if "{tenant}" not in url:
+                self._exact.setdefault(folded(url), url)
         self._templates = [
             re.compile(re.escape(url).replace(r"\{tenant\}", TENANT.pattern), re.ASCII)
             for url in resources
             if "{tenant}" in url
         ]
-        single = len(resources) == 1 and bool(self._exact)
-        self.default = next(iter(self._exact)) if single else None
+        single = len(self._exact) == 1 and not self._templates
+        self.default = next(iter(self._exact.values())) if single else None
         """The resource of a request that names none: the only one there is, else None."""
 
     def find(self, requested: str) -> str | None:
         """
         The canonical form of *requested*; None when this issuer does not serve it.
 
-        `http://host/` is taken for `http://host`: the TypeScript SDK cannot send it without slash.
+        `localhost`, `127.0.0.1` and `[::1]` are one resource, under the name configured first: the
+        resource server has one audience however a person typed its address. `http://host/` is
+        taken for `http://host`, which the TypeScript SDK cannot send without the slash.
         """
-        if requested in self._exact or any(known.fullmatch(requested) for known in self._templates):
+        if any(known.fullmatch(requested) for known in self._templates):
             return requested
-        bare = requested.removesuffix("/")
-        return bare if bare in self._exact and bare.count("/") == 2 else None
+        plain = folded(requested)
+        bare = plain.removesuffix("/")
+        return self._exact.get(plain) or (self._exact.get(bare) if bare.count("/") == 2 else None)
+
+
+def folded(url: str) -> str:
+    """*url* with any name of this machine as `localhost`, and otherwise byte for byte."""
+    try:
+        parts = urlsplit(url)
+        host, port = parts.hostname, parts.port
+    except ValueError:
+        return url
+    name = f"[{host}]" if host and ":" in host else str(host)
+    authority = name if port is None else f"{name}:{port}"
+    if host not in LOOPBACK or parts.netloc != authority:
+        return url
+    # The start is cut off and replaced rather than put together anew, which would normalise.
+    start = f"{parts.scheme}://{authority}"
+    if not url.startswith(start):
+        return url
+    return f"{parts.scheme}://{authority.replace(name, 'localhost', 1)}{url[len(start) :]}"

@@ -1,0 +1,59 @@
+"""Which resources the issuer serves, under which names."""
+
+import pytest
+
+from gatepost_keys.issuer.resources import Resources
+
+MCP = "http://127.0.0.1:8000/mcp"
+TEMPLATE = "http://127.0.0.1:8000/t/{tenant}/mcp"
+
+CASES = [
+    (MCP, MCP),
+    ("http://localhost:8000/mcp", MCP),
+    ("http://[::1]:8000/mcp", MCP),
+    ("http://127.0.0.1:8000/t/acme/mcp", "http://127.0.0.1:8000/t/acme/mcp"),
+    ("http://127.0.0.1:8000/t/ACME/mcp", None),
+    ("http://127.0.0.1:8000/t/acme/mcp/", None),
+    ("http://127.0.0.1:8001/mcp", None),
+    ("http://127.0.0.1/mcp", None),
+    ("https://127.0.0.1:8000/mcp", None),
+    ("HTTP://127.0.0.1:8000/mcp", None),
+    ("http://user@127.0.0.1:8000/mcp", None),
+    ("http://127.0.0.1:08000/mcp", None),
+    ("http://127.0.0.1:8000/mcp/", None),
+    ("http://127.0.0.1:8000/mcp?x", None),
+    ("http://127.0.0.1:8000/mcp#", None),
+    ("http://127.0.0.1:8000/mcp\n", None),
+    ("http://127.0.0.1:8000/./mcp", None),
+    ("http://127.0.0.1.evil.example:8000/mcp", None),
+    ("http://[", None),
+    ("http://127.0.0.1:port/mcp", None),
+    ("mcp", None),
+    ("", None),
+]
+
+
+@pytest.mark.parametrize(("requested", "found"), CASES)
+def test_a_resource_is_named_exactly_save_for_this_machines_names(
+    requested: str, found: str | None
+) -> None:
+    """A person types localhost or 127.0.0.1; the audience is always the configured spelling."""
+    assert Resources((MCP, TEMPLATE)).find(requested) == found
+
+
+@pytest.mark.parametrize(
+    ("resources", "default"),
+    [
+        ((MCP,), MCP),
+        ((MCP, "http://localhost:8000/mcp"), MCP),
+        ((MCP, "http://127.0.0.1:8000/other"), None),
+        ((MCP, TEMPLATE), None),
+        ((TEMPLATE,), None),
+        ((), None),
+    ],
+)
+def test_a_request_without_resource_means_the_only_one(
+    resources: tuple[str, ...], default: str | None
+) -> None:
+    """Two names of one resource are one resource; with two resources there is doubt."""
+    assert Resources(resources).default == default
