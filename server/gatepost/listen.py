@@ -184,7 +184,8 @@ class PlainProtocol(H11Protocol):
             self._watch.arm()
 
     def _body_is_unwanted(self) -> bool:
-        cycle = self.cycle
+        # uvicorn declares it as always there; before the first request it is None.
+        cycle = cast("Any", self.cycle)
         return (
             cycle is not None and cycle.response_complete and self.conn.their_state is h11.SEND_BODY
         )

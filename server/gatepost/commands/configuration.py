@@ -33,10 +33,13 @@ def examine(path: Path) -> tuple[Config | None, Toolbox, list[Problem]]:
     """Read and judge the configuration; a missing default file leaves the environment alone."""
     missing = path == DEFAULT_FILE and not path.exists() and "GATEPOST_RESOURCE" in os.environ
     reading = read(None if missing else path, os.environ)
-    if reading.config is None:
+    if reading.fitting is None:
         return None, Toolbox((), ()), list(reading.problems)
-    toolbox = load(reading.config.tools)
-    return reading.config, toolbox, [*reading.problems, *problems(reading.config, toolbox)]
+    toolbox = load(reading.fitting.tools)
+    judged = problems(reading.fitting, toolbox)
+    if reading.config is None:
+        judged = (one for one in judged if not reading.settles(one))
+    return reading.config, toolbox, [*reading.problems, *judged]
 
 
 def settled(path: Path) -> tuple[Config, Toolbox]:

@@ -1,6 +1,7 @@
 """Reads a TOML file and the environment into a Config; finds all problems, not only the first."""
 
 import difflib
+import re
 import tomllib
 from collections.abc import Mapping
 from pathlib import Path
@@ -13,12 +14,25 @@ from gatepost.config.environment import overlay
 from gatepost.settings import Config
 from gatepost_authz.config import Problem
 
+UNFIT = object()
+"""Stands for a value that has a problem of its own."""
+
 
 class Reading(msgspec.Struct, frozen=True):
-    """What was read: a configuration, or None when problems keep it from being one."""
+    """
+    What was read.
+
+    ``config`` is None when problems keep it from being one. ``fitting`` is then what remains
+    without the values at fault, so that the rest can be judged at the same time.
+    """
 
     config: Config | None
     problems: tuple[Problem, ...]
+    fitting: Config | None = None
+
+    def settles(self, problem: Problem) -> bool:
+        """Whether a problem found in ``fitting`` only follows from a value that was left out."""
+        return _section(problem.setting) in {_section(one.setting) for one in self.problems}
 
 
 def read(path: Path | None, environment: Mapping[str, str]) -> Reading:
@@ -26,10 +40,21 @@ def read(path: Path | None, environment: Mapping[str, str]) -> Reading:
     problems: list[Problem] = []
     tree = {} if path is None else _parse(path, problems)
     overlay(tree, environment, problems)
-    read_tree = _struct(tree, Config, "", problems)
+    fitting = _struct(tree, Config, "", problems)
+    try:
+        config = msgspec.convert(fitting, Config, strict=True)
+    except msgspec.ValidationError:
+        config = None
     if any(problem.level == "error" for problem in problems):
-        return Reading(None, tuple(problems))
-    return Reading(msgspec.convert(read_tree, Config, strict=True), tuple(problems))
+        return Reading(None, tuple(problems), config)
+    return Reading(config, tuple(problems), config)
+
+
+def _section(setting: str) -> str:
+    """The table a setting is in; a misspelt table counts as the one that was meant."""
+    name = re.split(r"[.\[]", setting)[0]
+    near = difflib.get_close_matches(name, Config.__struct_fields__, n=1, cutoff=0.5)
+    return near[0] if near else name
 
 
 def _parse(path: Path, problems: list[Problem]) -> dict[str, Any]:
@@ -60,7 +85,9 @@ def _struct(
         if name not in fields:
             problems.append(_unknown(name, prefix, fields))
         else:
-            fitting[name] = _value(value, types[name], f"{prefix}{name}", problems)
+            fit = _value(value, types[name], f"{prefix}{name}", problems)
+            if fit is not UNFIT:
+                fitting[name] = fit
     for name, field in fields.items():
         if field.required and name not in tree and not _unreadable(problems):
             problems.append(
@@ -75,7 +102,8 @@ def _value(value: Any, kind: Any, setting: str, problems: list[Problem]) -> Any:
         return _struct(value, inner, f"{setting}.", problems)
     item = _item_type(kind)
     if item is not None and isinstance(value, list):
-        return [_value(one, item, f"{setting}[{at}]", problems) for at, one in enumerate(value)]
+        items = [_value(one, item, f"{setting}[{at}]", problems) for at, one in enumerate(value)]
+        return [one for one in items if one is not UNFIT]
     entry = _entry_type(kind)
     if entry is not None and isinstance(value, Mapping):
         return {key: _value(one, entry, f"{setting}.{key}", problems) for key, one in value.items()}
@@ -84,6 +112,7 @@ def _value(value: Any, kind: Any, setting: str, problems: list[Problem]) -> Any:
     except msgspec.ValidationError as error:
         # The value itself is not repeated: it may be a secret in the wrong place.
         problems.append(Problem("config.E002", f"`{setting}`: {_sentence(error)}", setting=setting))
+        return UNFIT
     return value
 
 
