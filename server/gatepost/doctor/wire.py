@@ -11,7 +11,7 @@ import msgspec
 
 LIMIT_BYTES = 1_000_000
 TIMEOUT_S = 10.0
-FIRST_EVENT = re.compile(rb"^data:.*?(\r?\n|\r){2}", re.MULTILINE | re.DOTALL)
+FIRST_EVENT = re.compile(rb"^data:[^\r\n]*\S.*?(?:\r\n\r\n|\n\n|\r\r)", re.MULTILINE | re.DOTALL)
 
 
 class Unreachable(Exception):
