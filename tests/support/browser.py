@@ -17,10 +17,7 @@ class Form:
         self.action = action
         self.method = method.upper()
         self.fields: list[tuple[str, str]] = []
-        self.choices: list[tuple[str, str]] = []
-        """Radio buttons and options, as name and value."""
-        self.boxes: list[tuple[str, str]] = []
-        """Ticked check boxes, as name and value."""
+        """Hidden fields, as name and value."""
         self.buttons: list[tuple[str, str, str]] = []
         """Buttons, as name, value and text."""
 
@@ -29,49 +26,26 @@ class _Forms(HTMLParser):
     def __init__(self) -> None:
         super().__init__()
         self.forms: list[Form] = []
-        self._form: Form | None = None
-        self._select = ""
         self._button: tuple[str, str] | None = None
         self._text = ""
 
     def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
         given = {name: value or "" for name, value in attrs}
         if tag == "form":
-            self._form = Form(given.get("action", ""), given.get("method", "get"))
-            self.forms.append(self._form)
-        if self._form is None:
-            return
-        if tag == "input":
-            self._input(self._form, given, ticked="checked" in given)
-        elif tag == "select":
-            self._select = given.get("name", "")
-        elif tag == "option":
-            self._form.choices.append((self._select, given.get("value", "")))
+            self.forms.append(Form(given.get("action", ""), given.get("method", "get")))
+        elif tag == "input" and self.forms and given.get("type") == "hidden":
+            self.forms[-1].fields.append((given.get("name", ""), given.get("value", "")))
         elif tag == "button":
             self._button = (given.get("name", ""), given.get("value", ""))
             self._text = ""
-
-    def _input(self, form: Form, given: dict[str, str], *, ticked: bool) -> None:
-        name, value = given.get("name", ""), given.get("value", "")
-        match given.get("type", "text"):
-            case "hidden":
-                form.fields.append((name, value))
-            case "radio":
-                form.choices.append((name, value))
-            case "checkbox" if ticked:
-                form.boxes.append((name, value or "on"))
-            case "submit":
-                form.buttons.append((name, value, value))
 
     def handle_data(self, data: str) -> None:
         self._text += data
 
     def handle_endtag(self, tag: str) -> None:
-        if tag == "button" and self._button is not None and self._form is not None:
-            self._form.buttons.append((*self._button, self._text.strip()))
+        if tag == "button" and self._button is not None and self.forms:
+            self.forms[-1].buttons.append((*self._button, self._text.strip()))
             self._button = None
-        elif tag == "form":
-            self._form = None
 
 
 def forms_of(page: str) -> list[Form]:
@@ -114,7 +88,7 @@ class Person:
         self.pages.append(page)
         forms = forms_of(page)
         assert forms, f"nothing to press on {answer.url}: {page[:2000]}"
-        form = self._mine(forms)
+        form = forms[0]
         target = urljoin(str(answer.url), form.action or str(answer.url))
         data = self._filled_in(form)
         # A browser names where a form comes from; issuers check it against forged requests.
@@ -123,23 +97,12 @@ class Person:
             return client.get(target, params=data)
         return client.post(target, data=dict(data), headers={"Origin": origin})
 
-    def _mine(self, forms: list[Form]) -> Form:
-        """The form that names this person, else the first one."""
-        return next((form for form in forms if self._naming(form)), forms[0])
-
-    def _naming(self, form: Form) -> list[tuple[str, str]]:
-        named = [*form.choices, *form.fields, *((name, value) for name, value, _ in form.buttons)]
-        return [(name, value) for name, value in named if self._is_me(value)]
-
-    def _is_me(self, value: str) -> bool:
-        return re.split(r"[@:/ ]", value.lower())[0] == self.name
-
     def _filled_in(self, form: Form) -> list[tuple[str, str]]:
-        chosen = [(name, value) for name, value in form.choices if self._is_me(value)]
-        pressed = [
+        """What the form holds, and one button: the one that names this person, else a yes."""
+        yes = [
             (name, value)
             for name, value, text in form.buttons
             if name and not NO.search(f"{value} {text}")
         ]
-        pressed.sort(key=lambda button: not self._is_me(button[1]))
-        return [*form.fields, *form.boxes, *chosen[:1], *pressed[:1]]
+        mine = [button for button in yes if button[1] == self.name]
+        return [*form.fields, *(mine or yes)[:1]]
