@@ -48,7 +48,7 @@ class Place(msgspec.Struct, frozen=True, kw_only=True):
     extra_paths: tuple[str, ...] = ()
     """Further paths under the issuer, for providers that need them (a preset's)."""
     allow_private: Networks = ()
-    other_hosts: tuple[str, ...] = ()
+    key_hosts: tuple[str, ...] = ()
     """Hosts beside the issuer's own that may serve its keys (a preset's)."""
 
 
@@ -144,19 +144,20 @@ def metadata_of(place: Place, location: str, document: Mapping[str, object]) -> 
     What *document* says, if it is *place*'s own; FetchError ``issuer`` or ``metadata`` if not.
 
     ``issuer`` must be equal as a string (RFC 8414 section 3.3): a host of many issuers could
-    otherwise answer for the neighbour. Endpoints count only on the issuer's own host, or one that
-    the preset names: who can plant a document below the issuer's host (an upload folder, a
+    otherwise answer for the neighbour. Endpoints count only on the issuer's own host, keys also on
+    those of the preset: who can plant a document below the issuer's host (an upload folder, a
     tenant's page) must not bring keys, or a place to send our secret to, from elsewhere.
     """
     if document.get("issuer") != place.issuer:
         raise FetchError("issuer")
-    own = {authority(place.issuer), *place.other_hosts}
+    own = frozenset({authority(place.issuer)})
+    allowed = {"jwks_uri": own.union(place.key_hosts), "introspection_endpoint": own}
     found, elsewhere = {}, set()
-    for name in ("jwks_uri", "introspection_endpoint"):
+    for name, hosts in allowed.items():
         url = document.get(name, "")
         if not isinstance(url, str):
             raise FetchError("metadata")
-        if url and authority(url) not in own:
+        if url and authority(url) not in hosts:
             elsewhere.add(name)
             url = ""
         found[name] = url

@@ -70,7 +70,7 @@ class Fetcher:
         self._ca_bundle = network.ca_bundle
         self._resolver = resolver or SystemResolver()
         self._tls: ssl.SSLContext | None = None
-        self._transports: dict[Networks, GuardedTransport] = {}
+        self._transports: dict[tuple[Networks, bool], GuardedTransport] = {}
 
     def tls(self) -> ssl.SSLContext:
         """
@@ -85,12 +85,16 @@ class Fetcher:
             self._tls = tls
         return self._tls
 
-    def transport(self, *, allow_private: Networks = (), connections: int = 0) -> GuardedTransport:
+    def transport(
+        self, *, allow_private: Networks = (), connections: int = 0, secure: bool = True
+    ) -> GuardedTransport:
         """
         A transport under this fetcher's rules; the caller closes it.
 
         *connections*: at most so many at once, kept alive between requests; 0: as many as
-        requests, each closed after its answer. FetchError (``tls``): the CA bundle is unusable.
+        requests, each closed after its answer. *secure* is false where only plain http to this
+        machine is meant: reading a hundred CA certificates takes longer than starting.
+        FetchError (``tls``): the CA bundle is unusable.
         """
         limits = (
             httpx2.Limits(max_connections=connections, max_keepalive_connections=connections)
@@ -98,7 +102,7 @@ class Fetcher:
             else httpx2.Limits(max_connections=None, max_keepalive_connections=0)
         )
         try:
-            tls = self.tls()
+            tls = self.tls() if secure else None
         except OSError as error:
             raise FetchError("tls") from error
         return GuardedTransport(
@@ -125,11 +129,11 @@ class Fetcher:
         """
         # A connection opened for one issuer's networks must never serve another's requests, and a
         # fetch every few minutes gains nothing from one that is kept.
-        transport = self._transports.get(allow_private)
+        key = (allow_private, not url.startswith("http://"))
+        transport = self._transports.get(key)
         if transport is None:
-            transport = self._transports[allow_private] = self.transport(
-                allow_private=allow_private
-            )
+            transport = self.transport(allow_private=allow_private, secure=key[1])
+            self._transports[key] = transport
         return await exchange(
             transport,
             self._request("GET", url, {}, None),

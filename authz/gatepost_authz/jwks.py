@@ -87,7 +87,7 @@ def place_of(issuer: str, trusted: TrustedIssuer) -> Place:
         issuer=issuer,
         extra_paths=trusted.preset.discovery_paths,
         allow_private=tuple(networks_of(trusted.settings.allow_private)),
-        other_hosts=trusted.preset.key_hosts,
+        key_hosts=trusted.preset.key_hosts,
     )
 
 

@@ -6,6 +6,7 @@ import ssl
 import threading
 from collections.abc import AsyncIterable, AsyncIterator, Awaitable, Callable, Iterable, Sequence
 from ipaddress import ip_address
+from itertools import zip_longest
 
 import httpcore2
 import httpx2
@@ -13,6 +14,8 @@ import httpx2
 from gatepost_authz.addresses import Networks, is_loopback_host, is_reachable, literal, url_problem
 
 CONNECT_S = 2.0
+ATTEMPTS = 4
+"""Addresses of one name that are tried, sharing the two seconds."""
 LOOKUPS = 64
 """Names looked up at once; a lookup cannot be cancelled, so hanging ones must not pile up."""
 
@@ -103,8 +106,18 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
         """
         try:
             async with asyncio.timeout(timeout):
-                addresses = await self._addresses(host, port)
-                return await self._first(addresses, port, local_address, socket_options)
+                addresses = alternated(await self._addresses(host, port))
+                share = None if timeout is None else timeout / len(addresses)
+                for address in addresses[:-1]:
+                    try:
+                        return await self._network.connect_tcp(
+                            address, port, share, local_address, socket_options
+                        )
+                    except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                        continue
+                return await self._network.connect_tcp(
+                    addresses[-1], port, None, local_address, socket_options
+                )
         except TimeoutError as error:
             raise httpcore2.ConnectTimeout(str(error)) from error
 
@@ -123,23 +136,18 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
                 raise AddressRefused("address not allowed")
         return found
 
-    async def _first(
-        self,
-        addresses: Sequence[str],
-        port: int,
-        local_address: str | None,
-        socket_options: Iterable[httpcore2.SOCKET_OPTION] | None,
-    ) -> httpcore2.AsyncNetworkStream:
-        for address in addresses[:-1]:
-            try:
-                return await self._network.connect_tcp(
-                    address, port, None, local_address, socket_options
-                )
-            except httpcore2.ConnectError:
-                continue
-        return await self._network.connect_tcp(
-            addresses[-1], port, None, local_address, socket_options
-        )
+
+def alternated(addresses: Sequence[str]) -> Sequence[str]:
+    """
+    The first few of *addresses*, IPv4 and IPv6 in turn, beginning with the best.
+
+    Where IPv6 leads nowhere, its addresses must not use up the time of those that work.
+    """
+    first = ":" in addresses[0]
+    same = [address for address in addresses if (":" in address) is first]
+    other = [address for address in addresses if (":" in address) is not first]
+    turns = [one for pair in zip_longest(same, other) for one in pair if one is not None]
+    return turns[:ATTEMPTS]
 
 
 class GuardedTransport(httpx2.AsyncBaseTransport):

@@ -68,6 +68,8 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """``tokeninfo`` (Google): ``access_token`` is posted, nobody authenticates, no ``active``."""
     introspection_endpoint: str = ""
     """Where to ask, for a provider whose metadata does not say."""
+    clients_without_subject: bool = False
+    """Answers about a client that speaks for itself leave ``sub`` out."""
     issuer_pattern: str = ""
     """The template that a multi-tenant application's issuers follow."""
     segment_claim: str = ""
@@ -252,6 +254,7 @@ PRESETS: dict[str, Preset] = {
             name="oidc-provider",
             documentation="https://github.com/panva/node-oidc-provider/blob/main/docs/README.md",
             opaque=True,
+            clients_without_subject=True,
         ),
     )
 }

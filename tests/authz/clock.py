@@ -3,6 +3,7 @@
 import asyncio
 import heapq
 import itertools
+from collections.abc import Callable
 
 
 class Clock:
@@ -42,3 +43,10 @@ async def settled() -> None:
     """Let everything run that can run without time passing or the network answering."""
     for _ in range(20):
         await asyncio.sleep(0)
+
+
+async def until(condition: Callable[[], object]) -> None:
+    """Return once *condition* holds, for what another thread has to do; within ten seconds."""
+    async with asyncio.timeout(10):
+        while not condition():
+            await settled()

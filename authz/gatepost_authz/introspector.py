@@ -1,0 +1,194 @@
+"""Asking an issuer about one of its opaque tokens (RFC 7662)."""
+
+import asyncio
+import logging
+import time
+from base64 import b64encode
+from collections.abc import Callable, Mapping
+from math import inf
+from urllib.parse import quote_plus
+
+from gatepost_authz.config import Introspection
+from gatepost_authz.discovery import Discovery
+from gatepost_authz.errors import InvalidToken, IssuerUnavailable
+from gatepost_authz.fetch import Fetcher, FetchError
+from gatepost_authz.issuers import TrustedIssuer
+from gatepost_authz.jwks import place_of
+from gatepost_authz.pinning import GuardedTransport
+
+CONNECTIONS = 10
+"""To one issuer at once, so that one that is slow cannot take up everything."""
+PAUSE_S = 5.0
+"""After a search that found no endpoint: tokens come faster than metadata changes."""
+
+log = logging.getLogger(__name__)
+
+
+class Introspector:
+    """
+    Asks one issuer about tokens, over connections of its own.
+
+    *secret* is this server's own at the issuer; empty where nobody authenticates.
+    """
+
+    def __init__(
+        self,
+        trusted: TrustedIssuer,
+        fetcher: Fetcher,
+        discovery: Discovery,
+        *,
+        secret: str,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.trusted = trusted
+        self._fetcher = fetcher
+        self._discovery = discovery
+        self._monotonic = monotonic
+        self._place = place_of(trusted.settings.issuer, trusted)
+        self._tokeninfo = trusted.preset.introspection_form == "tokeninfo"
+        settings = trusted.settings.introspection
+        self._headers, self._form = ({}, {}) if settings is None else credentials(settings, secret)
+        self._configured = settings.endpoint if settings is not None else ""
+        self._transport: GuardedTransport | None = None
+        self._search_at = -inf
+
+    async def ask(self, token: str) -> dict[str, object]:
+        """
+        The claims of an active token; ``iss`` is filled in where the answer leaves it out.
+
+        InvalidToken: it is not active. IssuerUnavailable: no answer that can be understood.
+        """
+        issuer = self.trusted.settings.issuer
+        try:
+            answer = await self._exchange(token)
+        except FetchError as error:
+            if self._tokeninfo and error.status == 400:
+                raise InvalidToken("inactive") from error
+            # A 401 here means our own credentials: not the caller's doing either.
+            log.warning("%s cannot be asked about tokens: %s", issuer, error)
+            raise IssuerUnavailable(f"introspection_{error.reason}") from error
+        claims = described(answer) if self._tokeninfo else active(answer)
+        return {"iss": issuer, **claims}
+
+    async def _exchange(self, token: str) -> dict[str, object]:
+        if self._transport is None:
+            self._transport = self._fetcher.transport(
+                allow_private=self._place.allow_private, connections=CONNECTIONS
+            )
+        asked = (
+            {"access_token": token}
+            if self._tokeninfo
+            else {"token": token, "token_type_hint": "access_token", **self._form}
+        )
+        document = await self._fetcher.post_form(
+            await self._endpoint(), asked, headers=self._headers, transport=self._transport
+        )
+        return document.data
+
+    async def _endpoint(self) -> str:
+        known = self._configured or self.trusted.preset.introspection_endpoint
+        if known:
+            return known
+        if self._monotonic() < self._search_at:
+            raise FetchError("metadata")
+        try:
+            metadata = await self._discovery.find(self._place)
+            return metadata.endpoint("introspection_endpoint")
+        except FetchError:
+            self._search_at = self._monotonic() + PAUSE_S
+            raise
+
+    async def aclose(self) -> None:
+        """Close the connections."""
+        if self._transport is not None:
+            await self._transport.aclose()
+
+
+class Introspectors:
+    """One introspector per issuer of opaque tokens. *secret_of* turns a reference into a secret."""
+
+    def __init__(
+        self,
+        fetcher: Fetcher,
+        discovery: Discovery,
+        *,
+        secret_of: Callable[[str], str],
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._fetcher = fetcher
+        self._discovery = discovery
+        self._secret_of = secret_of
+        self._monotonic = monotonic
+        self._known: dict[str, Introspector] = {}
+        # What a reload has replaced may still be answering.
+        self._retired: list[Introspector] = []
+
+    def of(self, trusted: TrustedIssuer) -> Introspector:
+        """The introspector for *trusted*, made anew when its settings have changed."""
+        issuer = trusted.settings.issuer
+        known = self._known.get(issuer)
+        if known is not None and known.trusted is trusted:
+            return known
+        if known is not None and known.trusted.settings == trusted.settings:
+            known.trusted = trusted
+            return known
+        if known is not None:
+            self._retired.append(known)
+        settings = trusted.settings.introspection
+        self._known[issuer] = Introspector(
+            trusted,
+            self._fetcher,
+            self._discovery,
+            secret="" if settings is None else self._secret_of(settings.client_secret),
+            monotonic=self._monotonic,
+        )
+        return self._known[issuer]
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        every = [*self._known.values(), *self._retired]
+        self._known.clear()
+        self._retired.clear()
+        await asyncio.gather(*(one.aclose() for one in every))
+
+
+def credentials(
+    settings: Introspection, secret: str
+) -> tuple[Mapping[str, str], Mapping[str, str]]:
+    """
+    This server's credentials as header fields and form members (RFC 6749 section 2.3.1).
+
+    Both halves of Basic are form-encoded first. Authlib, our OAuth client elsewhere, leaves that
+    out, and a secret that holds ``%`` or ``:`` would then be another one.
+    """
+    if settings.method == "client_secret_post":
+        return {}, {"client_id": settings.client_id, "client_secret": secret}
+    pair = f"{quote_plus(settings.client_id)}:{quote_plus(secret)}"
+    return {"authorization": f"Basic {b64encode(pair.encode()).decode()}"}, {}
+
+
+def active(answer: Mapping[str, object]) -> dict[str, object]:
+    """
+    The claims in an answer of RFC 7662 section 2.2; InvalidToken unless it is an access token's.
+
+    ``active`` must be true itself: the text ``"true"`` or a 1 come from a server that means
+    something else.
+    """
+    if answer.get("active") is not True:
+        raise InvalidToken("inactive")
+    kind = answer.get("token_type", "Bearer")
+    if not isinstance(kind, str) or kind.lower() != "bearer":
+        # DPoP tokens are bound to a key, and some issuers describe refresh tokens as well.
+        raise InvalidToken("sender_constrained" if kind == "DPoP" else "wrong_kind")
+    if str(answer.get("token_use", "")).lower() in {"refresh_token", "refresh", "id_token", "id"}:
+        raise InvalidToken("wrong_kind")
+    return {name: value for name, value in answer.items() if name not in {"active", "token_type"}}
+
+
+def described(answer: Mapping[str, object]) -> dict[str, object]:
+    """The claims in Google's tokeninfo answer, which writes numbers as text and names no issuer."""
+    claims = {name: value for name, value in answer.items() if name != "iss"}
+    expires = claims.get("exp")
+    if isinstance(expires, str) and expires.isascii() and expires.isdigit() and len(expires) < 16:
+        claims["exp"] = int(expires)
+    return claims

@@ -1,0 +1,256 @@
+"""Where an issuer's metadata is looked for, and whose document counts."""
+
+import asyncio
+import json
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from gatepost_authz.discovery import Discovery, Metadata, Place, locations, metadata_of
+from gatepost_authz.fetch import Fetcher, FetchError
+from tests.authz.clock import Clock
+from tests.support.idp import Answer, Idp, Receive, Scope, Send, answer
+
+OAUTH, OPENID = "oauth-authorization-server", "openid-configuration"
+ORDER = [
+    (
+        "https://a.example/t",
+        (),
+        [
+            f"https://a.example/.well-known/{OAUTH}/t",
+            f"https://a.example/.well-known/{OPENID}/t",
+            f"https://a.example/t/.well-known/{OPENID}",
+        ],
+    ),
+    (
+        "https://h.example:8443/realms/R/",
+        (),
+        [
+            f"https://h.example:8443/.well-known/{OAUTH}/realms/R",
+            f"https://h.example:8443/.well-known/{OPENID}/realms/R",
+            f"https://h.example:8443/realms/R/.well-known/{OPENID}",
+        ],
+    ),
+    (
+        "https://t.auth0.com/",
+        (),
+        [f"https://t.auth0.com/.well-known/{OAUTH}", f"https://t.auth0.com/.well-known/{OPENID}"],
+    ),
+    (
+        "https://t.example",
+        (),
+        [f"https://t.example/.well-known/{OAUTH}", f"https://t.example/.well-known/{OPENID}"],
+    ),
+    (
+        "https://o.okta.com/oauth2/x",
+        (f"/.well-known/{OAUTH}",),
+        [
+            f"https://o.okta.com/.well-known/{OAUTH}/oauth2/x",
+            f"https://o.okta.com/.well-known/{OPENID}/oauth2/x",
+            f"https://o.okta.com/oauth2/x/.well-known/{OPENID}",
+            f"https://o.okta.com/oauth2/x/.well-known/{OAUTH}",
+        ],
+    ),
+]
+
+
+@pytest.mark.parametrize(("issuer", "extra", "expected"), ORDER)
+def test_the_order_in_which_an_issuer_is_looked_for(
+    issuer: str, extra: tuple[str, ...], expected: list[str]
+) -> None:
+    """RFC 8414 puts the well-known part in the middle, OpenID Connect at the end."""
+    assert locations(issuer, extra) == expected
+
+
+ISSUER = "https://id.example.com/realms/acme"
+
+
+def read(document: dict[str, Any], **changes: Any) -> Metadata:
+    return metadata_of(Place(issuer=ISSUER, **changes), "https://location", document)
+
+
+@pytest.mark.requirement("N10")
+@pytest.mark.parametrize(
+    "named",
+    [
+        None,
+        17,
+        [ISSUER],
+        "",
+        f"{ISSUER}/",
+        ISSUER.upper(),
+        "https://id.example.com/realms/globex",
+        "https://id.example.com:443/realms/acme",
+        "https://id.example.com/realms/{tenant}",
+    ],
+)
+def test_a_document_of_another_issuer_is_refused(named: object) -> None:
+    """Equal as a string or somebody else's: a host of many issuers answers for its tenants only."""
+    with pytest.raises(FetchError, match="issuer"):
+        read({"issuer": named, "jwks_uri": f"{ISSUER}/keys"})
+
+
+@pytest.mark.requirement("N10")
+@pytest.mark.parametrize(
+    "url",
+    [
+        "https://keys.evil.example/jwks",
+        "https://id.example.com:8443/keys",
+        "https://id.example.com.evil.example/keys",
+        "https://id.example.com@evil.example/keys",
+        "http://169.254.169.254/keys",
+        "file:///etc/passwd",
+        "//evil.example/keys",
+        "https://[broken/keys",
+    ],
+)
+def test_endpoints_on_another_host_do_not_count(url: str) -> None:
+    """Who can plant a metadata document must not bring keys along, nor hear our secret."""
+    found = read({"issuer": ISSUER, "jwks_uri": url, "introspection_endpoint": url})
+
+    for name in ("jwks_uri", "introspection_endpoint"):
+        with pytest.raises(FetchError, match="elsewhere"):
+            found.endpoint(name)
+
+
+@pytest.mark.requirement("N10")
+def test_another_host_counts_where_the_preset_names_it() -> None:
+    """Entra keeps the keys of its version 1 issuers on the host of version 2; keys only."""
+    url = "https://login.example.net/common/keys"
+    document = {"issuer": ISSUER, "jwks_uri": url, "introspection_endpoint": url}
+
+    found = read(document, key_hosts=("login.example.net",))
+
+    assert found.endpoint("jwks_uri") == url
+    with pytest.raises(FetchError, match="elsewhere"):
+        found.endpoint("introspection_endpoint")
+
+
+def test_what_a_document_does_not_say_is_missing() -> None:
+    """And text where a URL belongs is no document at all."""
+    with pytest.raises(FetchError, match="metadata"):
+        read({"issuer": ISSUER}).endpoint("jwks_uri")
+    with pytest.raises(FetchError, match="metadata"):
+        read({"issuer": ISSUER, "jwks_uri": ["https://id.example.com/keys"]})
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Idp]:
+    with Idp() as running:
+        yield running
+
+
+@pytest.fixture
+def idp(provider: Idp) -> Idp:
+    """The provider as if it had just been started."""
+    for memory in (provider.keys, provider.hits, provider.replaced):
+        memory.clear()
+    provider.issuer("acme", [])
+    return provider
+
+
+@pytest.fixture
+async def fetcher() -> AsyncIterator[Fetcher]:
+    made = Fetcher(development=True)
+    yield made
+    await made.aclose()
+
+
+def document(issuer: str) -> Answer:
+    return answer(body=json.dumps({"issuer": issuer, "jwks_uri": f"{issuer}/keys"}).encode())
+
+
+@pytest.mark.parametrize(
+    "first",
+    [
+        answer(404),
+        answer(500),
+        answer(302, location="/login"),
+        answer(body=b"<html>", content_type="text/html"),
+        answer(body=b"not json"),
+        document("https://somebody.else.example"),
+    ],
+)
+async def test_the_next_location_is_tried_when_one_has_no_usable_document(
+    idp: Idp, fetcher: Fetcher, first: Answer
+) -> None:
+    """Servers answer paths they do not know in every way there is."""
+    issuer = idp.issuer("acme")
+    idp.replace(f"/.well-known/{OAUTH}/acme", first)
+    idp.replace(f"/acme/.well-known/{OPENID}", document(issuer))
+
+    found = await Discovery(fetcher).find(Place(issuer=issuer))
+
+    assert found.location == f"{issuer}/.well-known/{OPENID}"
+    assert found.jwks_uri == f"{issuer}/keys"
+
+
+async def test_a_mismatch_is_what_the_operator_hears_of(idp: Idp, fetcher: Fetcher) -> None:
+    """The 404 of the locations after it would hide the setting that is wrong."""
+    idp.replace(f"/.well-known/{OAUTH}/acme", document(f"{idp.issuer('acme')}/"))
+
+    with pytest.raises(FetchError) as failure:
+        await Discovery(fetcher).find(Place(issuer=idp.issuer("acme")))
+
+    assert failure.value.reason == "issuer"
+
+
+async def test_an_issuer_that_is_down_is_asked_at_one_location(fetcher: Fetcher) -> None:
+    """The others are on the same host."""
+    with pytest.raises(FetchError) as failure:
+        await Discovery(fetcher).find(Place(issuer="http://127.0.0.1:1999/x"))
+
+    assert failure.value.reason == "connect"
+
+
+async def test_metadata_counts_for_an_hour_and_beyond_while_the_issuer_fails(
+    idp: Idp, fetcher: Fetcher
+) -> None:
+    """Metadata seldom changes; an outage must not turn into another one."""
+    clock = Clock()
+    discovery = Discovery(fetcher, monotonic=clock.monotonic)
+    place = Place(issuer=idp.issuer("acme"))
+    path = f"/.well-known/{OAUTH}/acme"
+    first = await discovery.find(place)
+
+    clock.now += 3599
+    assert await discovery.find(place) == first
+    assert idp.hits[path] == 1
+    idp.replace(path, answer(503))
+    clock.now += 1
+    assert await discovery.find(place) == first
+    assert idp.hits[path] == 2
+
+    idp.replace(path, None)
+    discovery.distrust(place.issuer)
+    await discovery.find(place)
+    assert idp.hits[path] == 3
+
+
+@pytest.mark.requirement("N15")
+async def test_everybody_waits_for_one_search_and_nobody_ends_it(
+    idp: Idp, fetcher: Fetcher
+) -> None:
+    """Also when the one who began it goes away."""
+    arrived, go_on = asyncio.Event(), asyncio.Event()
+    loop = asyncio.get_running_loop()
+    issuer = idp.issuer("acme")
+
+    async def held(scope: Scope, receive: Receive, send: Send) -> None:
+        loop.call_soon_threadsafe(arrived.set)
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(go_on.wait(), loop))
+        await document(issuer)(scope, receive, send)
+
+    idp.replace(f"/.well-known/{OAUTH}/acme", held)
+    discovery = Discovery(fetcher)
+    asked = [asyncio.create_task(discovery.find(Place(issuer=issuer))) for _ in range(100)]
+    await asyncio.wait_for(arrived.wait(), 5)
+    asked[0].cancel()
+    go_on.set()
+
+    answers = await asyncio.wait_for(asyncio.gather(*asked[1:]), 5)
+
+    assert {found.issuer for found in answers} == {issuer}
+    assert idp.hits[f"/.well-known/{OAUTH}/acme"] == 1
+    await discovery.aclose()

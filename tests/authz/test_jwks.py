@@ -1,0 +1,313 @@
+"""The key sets of all issuers: whose is whose, and what strangers and dead issuers cost."""
+
+import asyncio
+import json
+import logging
+from collections.abc import AsyncIterator, Iterator
+from typing import Any
+
+import pytest
+
+from gatepost_authz.config import Introspection, Issuer, TenantRule
+from gatepost_authz.errors import IssuerUnavailable
+from gatepost_authz.fetch import Fetcher
+from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
+from gatepost_authz.jwks import PROVEN, UNPROVEN, Keys
+from tests.authz.clock import Clock, settled, until
+from tests.support.forge import jwk, rsa_key
+from tests.support.idp import Idp, Receive, Scope, Send, answer
+
+
+@pytest.fixture(scope="module")
+def provider() -> Iterator[Idp]:
+    with Idp() as running:
+        yield running
+
+
+@pytest.fixture
+def idp(provider: Idp) -> Idp:
+    """The provider as if it had just been started."""
+    for memory in (provider.keys, provider.hits, provider.replaced):
+        memory.clear()
+    return provider
+
+
+class Site:
+    """All key sets behind one fetcher and one clock, and issuers to trust."""
+
+    def __init__(self, idp: Idp) -> None:
+        self.idp = idp
+        self.clock = Clock()
+        self.fetcher = Fetcher(development=True)
+        self.keys = Keys(
+            self.fetcher,
+            monotonic=self.clock.monotonic,
+            sleep=self.clock.sleep,
+            die=lambda: 0.0,
+        )
+
+    def trust(self, name: str, **settings: Any) -> TrustedIssuer:
+        """The issuer *name* of the provider, publishing the key of that name."""
+        self.idp.issuer(name, [jwk(rsa_key(name), "main")])
+        return trusted(self.idp.issuer(name), **settings)
+
+    async def public_key(self, issuer: TrustedIssuer, name: str = "") -> object:
+        """The key that the issuer's tokens are checked with."""
+        concrete = name or issuer.settings.issuer
+        found = await asyncio.wait_for(self.keys.of(concrete, issuer).wait_for("main", "RS256"), 10)
+        return found[0].public_key if found else None
+
+
+def trusted(issuer: str, **settings: Any) -> TrustedIssuer:
+    usual = {"tenant": TenantRule(value="acme")} | settings
+    return IssuerRegistry([Issuer(issuer=issuer, **usual)]).issuers[0]
+
+
+@pytest.fixture
+async def site(idp: Idp) -> AsyncIterator[Site]:
+    made = Site(idp)
+    yield made
+    await made.keys.aclose()
+    await made.fetcher.aclose()
+
+
+@pytest.mark.requirement("N16")
+async def test_one_key_id_at_two_issuers_is_two_keys(site: Site) -> None:
+    """Never cross-verify: a set is reached through its issuer only."""
+    acme, globex = site.trust("acme"), site.trust("globex")
+
+    assert await site.public_key(acme) == rsa_key("acme").public_key()
+    assert await site.public_key(globex) == rsa_key("globex").public_key()
+
+
+@pytest.mark.requirement("N17")
+async def test_two_issuers_with_one_jwks_uri_have_two_sets(site: Site) -> None:
+    """What happens to one of them does not happen to the other."""
+    acme = site.trust("acme")
+    shared = f"{site.idp.base}/acme/jwks"
+    other = trusted(site.idp.issuer("other"), jwks_uri=shared)
+
+    assert await site.public_key(acme) == await site.public_key(other)
+
+    assert site.idp.key_hits("acme") == 2
+    first, second = (site.keys.of(one.settings.issuer, one) for one in (acme, other))
+    assert first is not second
+    assert first.version != second.version
+
+
+@pytest.mark.requirement("N10")
+async def test_a_configured_jwks_uri_may_be_anywhere_and_needs_no_metadata(site: Site) -> None:
+    """The operator's word; only what metadata says is held to the issuer's host."""
+    site.trust("keys-only")
+    issuer = trusted(site.idp.issuer("silent"), jwks_uri=f"{site.idp.base}/keys-only/jwks")
+
+    assert await site.public_key(issuer) == rsa_key("keys-only").public_key()
+
+    assert not any("well-known" in path for path in site.idp.hits)
+
+
+NO_SETS = [
+    answer(body=b'{"keys":{}}'),
+    answer(body=b'{"keys":[]}'),
+    answer(body=b"{}"),
+    answer(body=b"[]"),
+    answer(body=b"<html>", content_type="text/html"),
+    answer(body=json.dumps({"keys": [{"kty": "oct", "kid": "main", "k": "c2VjcmV0"}]}).encode()),
+    answer(body=json.dumps({"keys": [{"kty": "RSA"}] * 101}).encode()),
+    answer(500),
+    answer(302, location="/acme/jwks"),
+]
+
+
+@pytest.mark.requirement("N05")
+@pytest.mark.parametrize("document", NO_SETS)
+async def test_what_is_no_key_set_leaves_the_previous_one(site: Site, document: Any) -> None:
+    """And makes a token with another key id unknowable, not bad."""
+    acme = site.trust("acme")
+    await site.public_key(acme)
+    site.idp.replace("/acme/jwks", document)
+    await site.clock.advance(5)
+    keys = site.keys.of(acme.settings.issuer, acme)
+
+    with pytest.raises(IssuerUnavailable):
+        await asyncio.wait_for(keys.wait_for("new", "RS256"), 10)
+
+    assert keys.find("main", "RS256")
+
+
+@pytest.mark.requirement("A16")
+async def test_a_published_secret_is_an_alarm(site: Site, caplog: pytest.LogCaptureFixture) -> None:
+    """An issuer that publishes a private key has lost it; the rest of its set stays usable."""
+    acme = site.trust("acme")
+    leaked = jwk(rsa_key("other"), "leaked") | {"d": "c2VjcmV0"}
+    site.idp.issuer("acme", [leaked, jwk(rsa_key("acme"), "main")])
+
+    with caplog.at_level(logging.ERROR):
+        assert await site.public_key(acme)
+
+    assert "leaked" in caplog.text
+    assert "c2VjcmV0" not in caplog.text
+
+
+async def test_metadata_that_leads_nowhere_is_looked_at_again(site: Site) -> None:
+    """The keys have moved, and the hour that metadata counts for is not over."""
+    acme = site.trust("acme")
+    await site.public_key(acme)
+    site.idp.replace("/acme/jwks", answer(404))
+    await site.clock.advance(5)
+    keys = site.keys.of(acme.settings.issuer, acme)
+    with pytest.raises(IssuerUnavailable):
+        await asyncio.wait_for(keys.wait_for("new", "RS256"), 10)
+    moved = {"issuer": acme.settings.issuer, "jwks_uri": f"{site.idp.base}/moved/jwks"}
+    path = "/.well-known/oauth-authorization-server/acme"
+    site.idp.replace(path, answer(body=json.dumps(moved).encode()))
+    site.idp.issuer("moved", [jwk(rsa_key("moved"), "new")])
+    await site.clock.advance(5)
+
+    assert await asyncio.wait_for(keys.wait_for("new", "RS256"), 10)
+
+
+@pytest.mark.requirement("N01")
+async def test_a_dead_issuer_costs_the_others_nothing(site: Site) -> None:
+    """However many requests wait for it, the next issuer's keys come at once."""
+    dead, alive = site.trust("dead"), site.trust("alive")
+    release = asyncio.Event()
+    loop = asyncio.get_running_loop()
+
+    async def held(scope: Scope, receive: Receive, send: Send) -> None:
+        await asyncio.wrap_future(asyncio.run_coroutine_threadsafe(release.wait(), loop))
+        await answer(500)(scope, receive, send)
+
+    site.idp.replace("/dead/jwks", held)
+    waiting = [asyncio.create_task(site.public_key(dead)) for _ in range(500)]
+
+    assert await asyncio.wait_for(site.public_key(alive), 5)
+
+    assert not any(task.done() for task in waiting)
+    release.set()
+    outcomes = await asyncio.wait_for(asyncio.gather(*waiting, return_exceptions=True), 10)
+    assert {type(outcome) for outcome in outcomes} == {IssuerUnavailable}
+
+
+class Family:
+    """A templated issuer at the provider: `{base}/{tid}/v2`."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.trusted = trusted(
+            f"{site.idp.base}/{{tid}}/v2", tenant=TenantRule(issuer=True), tenants={}
+        )
+
+    def member(self, name: str) -> str:
+        """A member that exists."""
+        self.site.idp.issuer(f"{name}/v2", [jwk(rsa_key(), "main")])
+        return self.site.idp.issuer(f"{name}/v2")
+
+    def stranger(self, number: int) -> str:
+        """An issuer that fits the template and does not exist."""
+        return f"{self.site.idp.base}/nobody-{number}/v2"
+
+
+async def test_members_of_a_template_have_sets_of_their_own(site: Site) -> None:
+    """And the metadata of each names the concrete issuer."""
+    family = Family(site)
+    one, two = family.member("one"), family.member("two")
+
+    assert await site.public_key(family.trusted, one)
+    assert await site.public_key(family.trusted, two)
+
+    assert site.keys.of(one, family.trusted) is not site.keys.of(two, family.trusted)
+    assert site.keys.of(one, family.trusted) is site.keys.of(one, family.trusted)
+
+
+@pytest.mark.requirement("H05")
+async def test_strangers_cannot_push_out_the_members_of_a_template(site: Site) -> None:
+    """So many made-up issuers are looked up per interval; those with keys are never displaced."""
+    family = Family(site)
+    member = family.member("one")
+    await site.public_key(family.trusted, member)
+    known = site.keys.of(member, family.trusted)
+    for number in range(UNPROVEN):
+        with pytest.raises(IssuerUnavailable):
+            await site.public_key(family.trusted, family.stranger(number))
+
+    with pytest.raises(IssuerUnavailable) as refusal:
+        site.keys.of(family.stranger(UNPROVEN), family.trusted)
+
+    assert refusal.value.reason == "keys_too_many_issuers"
+    assert site.keys.of(member, family.trusted) is known
+    assert known.find("main", "RS256")
+    await site.clock.advance(5)
+    assert not site.keys.of(family.stranger(UNPROVEN), family.trusted).has_keys
+    late = family.member("two")
+    assert await site.public_key(family.trusted, late)
+
+
+def test_more_members_are_kept_than_strangers() -> None:
+    """The bounds themselves: memory for a thousand organisations, little for made-up ones."""
+    assert PROVEN == 1000
+    assert UNPROVEN == 64
+
+
+async def test_keys_are_fetched_at_the_start_without_waiting(site: Site) -> None:
+    """The first request should find them; templates and asked issuers are left for later."""
+    acme, down = site.trust("acme"), site.trust("down")
+    site.idp.replace("/down/jwks", answer(503))
+    asked = site.trust("asked", introspection=Introspection(client_id="g", client_secret="env:S"))
+    every = [acme, down, asked, Family(site).trusted]
+
+    site.keys.warm(every)
+
+    assert [site.keys.state_of(one) for one in every[:2]] == ["not_fetched"] * 2
+    await until(lambda: "not_fetched" not in [site.keys.state_of(one) for one in every[:2]])
+    assert [site.keys.state_of(one) for one in every] == ["ready", "status", "asked", "template"]
+    assert site.idp.key_hits("asked") == 0
+
+
+@pytest.mark.requirement("N18")
+async def test_a_reload_keeps_sets_whose_source_is_the_same(site: Site) -> None:
+    """And replaces those that would now come from elsewhere; what was decided with them ends."""
+    acme = site.trust("acme")
+    issuer = acme.settings.issuer
+    await site.public_key(acme)
+    before = site.keys.of(issuer, acme)
+
+    same = trusted(issuer, tenants={"x": "globex"}, tenant=TenantRule(claim="org"))
+    assert site.keys.of(issuer, same) is before
+    version = before.version
+    moved = trusted(issuer, jwks_uri=f"{site.idp.base}/other/jwks")
+    assert site.keys.of(issuer, moved) is not before
+    narrower = trusted(issuer, algorithms=("ES256",))
+    assert site.keys.of(issuer, narrower) is not before
+
+    assert before.version > version
+    assert not before.has_keys
+
+
+@pytest.mark.requirement("N18")
+async def test_an_issuer_that_is_no_longer_trusted_is_forgotten(site: Site) -> None:
+    """With its keys, its refreshes and every member of a template."""
+    acme, globex, family = site.trust("acme"), site.trust("globex"), Family(site)
+    member = family.member("one")
+    for issuer, name in [(acme, ""), (globex, ""), (family.trusted, member)]:
+        await site.public_key(issuer, name)
+    gone = [site.keys.of(acme.settings.issuer, acme), site.keys.of(member, family.trusted)]
+
+    site.keys.retain({globex.settings.issuer})
+
+    assert not any(keys.has_keys for keys in gone)
+    assert site.keys.of(globex.settings.issuer, globex).has_keys
+
+
+async def test_nothing_goes_on_after_the_end(site: Site) -> None:
+    """No refresh, no fetch, no search is left behind."""
+    acme = site.trust("acme")
+    await site.public_key(acme)
+    asked = asyncio.create_task(site.keys.of(acme.settings.issuer, acme).wait_for("new", "RS256"))
+    await settled()
+
+    await site.keys.aclose()
+
+    with pytest.raises(IssuerUnavailable):
+        await asked
+    assert [task for task in asyncio.all_tasks() if "https" in task.get_name()] == []

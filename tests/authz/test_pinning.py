@@ -1,0 +1,305 @@
+"""Connections go to the address that was checked, over TLS to the name that was meant."""
+
+import asyncio
+import socket
+import threading
+from collections.abc import AsyncIterator, Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from gatepost_authz.addresses import networks_of
+from gatepost_authz.config import Network
+from gatepost_authz.fetch import Fetcher, FetchError
+from gatepost_authz.pinning import (
+    LOOKUPS,
+    AddressRefused,
+    GuardedTransport,
+    SystemResolver,
+    alternated,
+)
+from tests.authz.certificates import Company
+from tests.support.idp import Receive, Scope, Send, respond
+from tests.support.serving import Server
+
+NAME = "id.company.test"
+LOOPBACK = networks_of(["127.0.0.0/8"])
+
+
+class Names:
+    """A resolver that answers what it is told, and remembers what it was asked."""
+
+    def __init__(self, *answers: Sequence[str]) -> None:
+        self.answers = list(answers)
+        self.asked: list[str] = []
+
+    async def __call__(self, host: str, port: int) -> Sequence[str]:
+        self.asked.append(host)
+        return self.answers.pop(0) if len(self.answers) > 1 else self.answers[0]
+
+
+async def echo(scope: Scope, receive: Receive, send: Send) -> None:
+    """Say which host was addressed."""
+    host = dict(scope["headers"])[b"host"].decode()
+    await respond(send, 200, f'{{"host":"{host}"}}'.encode())
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory: pytest.TempPathFactory) -> Company:
+    return Company(tmp_path_factory.mktemp("company"))
+
+
+@pytest.fixture(scope="module")
+def port(company: Company) -> Iterator[int]:
+    certificate, key = company.certify(NAME)
+    server = Server(echo, ssl_certfile=certificate, ssl_keyfile=key).start()
+    yield server.port
+    server.stop()
+
+
+def fetcher(company: Company, resolver: Any, *, proxy: str = "", ca: bool = True) -> Fetcher:
+    bundle = str(company.bundle) if ca else ""
+    network = Network(ca_bundle=bundle, proxy=proxy)
+    return Fetcher(development=False, network=network, resolver=resolver)
+
+
+@pytest.mark.requirement("N08")
+async def test_the_address_that_was_checked_is_the_one_connected_to(
+    company: Company, port: int
+) -> None:
+    """A name that answers something else a moment later is not asked a second time."""
+    names = Names(["127.0.0.1"], ["169.254.169.254"])
+    fetch = fetcher(company, names)
+
+    document = await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
+
+    assert document.data == {"host": f"{NAME}:{port}"}
+    assert names.asked == [NAME]
+    with pytest.raises(FetchError, match="address"):
+        await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
+    await fetch.aclose()
+
+
+@pytest.mark.requirement("N07")
+@pytest.mark.parametrize(
+    "addresses",
+    [
+        ["127.0.0.1"],
+        ["10.0.0.8"],
+        ["::1"],
+        ["::ffff:127.0.0.1"],
+        ["64:ff9b::7f00:1"],
+        ["2002:7f00:1::"],
+        ["8.8.8.8", "127.0.0.1"],
+        ["127.0.0.1", "8.8.8.8"],
+    ],
+    ids=",".join,
+)
+async def test_a_name_for_somebody_inside_is_refused(
+    company: Company, port: int, addresses: list[str]
+) -> None:
+    """Also when only one of several addresses is inside: nothing is connected to."""
+    fetch = fetcher(company, Names(addresses))
+
+    with pytest.raises(FetchError) as failure:
+        await fetch.get_json(f"https://{NAME}:{port}/")
+
+    assert failure.value.reason == "address"
+    await fetch.aclose()
+
+
+@pytest.mark.parametrize("host", ["127.0.0.1", "[::1]", "10.0.0.1", "169.254.169.254"])
+async def test_an_address_in_the_url_is_refused_like_a_name(company: Company, host: str) -> None:
+    """Nobody needs a name server to reach inside."""
+    fetch = fetcher(company, Names(["8.8.8.8"]))
+
+    with pytest.raises(FetchError, match="address"):
+        await fetch.get_json(f"https://{host}/latest/meta-data")
+
+    await fetch.aclose()
+
+
+async def test_an_open_network_of_one_issuer_is_closed_for_the_next(
+    company: Company, port: int
+) -> None:
+    """A connection made under one issuer's rules never serves another's request."""
+    fetch = fetcher(company, Names(["127.0.0.1"]))
+    url = f"https://{NAME}:{port}/"
+    await fetch.get_json(url, allow_private=LOOPBACK)
+
+    with pytest.raises(FetchError, match="address"):
+        await fetch.get_json(url, allow_private=networks_of(["10.0.0.0/8"]))
+
+    await fetch.aclose()
+
+
+async def test_a_certificate_counts_only_with_its_company_and_for_its_name(
+    company: Company, port: int
+) -> None:
+    """The bundle is needed, and the name in the URL is the one that TLS checks."""
+    names = Names(["127.0.0.1"])
+    stranger = fetcher(company, names, ca=False)
+    other = fetcher(company, names)
+
+    for fetch, host in [(stranger, NAME), (other, "other.company.test")]:
+        with pytest.raises(FetchError, match="connect"):
+            await fetch.get_json(f"https://{host}:{port}/", allow_private=LOOPBACK)
+        await fetch.aclose()
+
+
+async def test_an_unreadable_bundle_is_a_failure_with_a_name(tmp_path: Path) -> None:
+    """Not a traceback in the middle of somebody's request."""
+    (tmp_path / "ca.pem").write_text("no certificate")
+    for path in ("missing.pem", "ca.pem"):
+        network = Network(ca_bundle=str(tmp_path / path))
+        with pytest.raises(FetchError, match="tls"):
+            await Fetcher(development=False, network=network).get_json("https://id.example.com/")
+
+
+async def test_the_second_address_is_tried_when_the_first_does_not_answer(
+    company: Company, port: int
+) -> None:
+    """Hosts with IPv6 in their name and none on their machine are common."""
+    fetch = fetcher(company, Names(["127.0.0.9", "127.0.0.1"]))
+
+    document = await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
+
+    assert document.data == {"host": f"{NAME}:{port}"}
+    await fetch.aclose()
+
+
+@pytest.mark.parametrize(
+    ("addresses", "tried"),
+    [
+        (["::1"], ["::1"]),
+        (["::1", "::2", "::3", "1.1.1.1"], ["::1", "1.1.1.1", "::2", "::3"]),
+        (["1.1.1.1", "1.1.1.2", "::1"], ["1.1.1.1", "::1", "1.1.1.2"]),
+        ([f"::{n}" for n in range(9)], ["::0", "::1", "::2", "::3"]),
+    ],
+)
+def test_both_families_get_a_turn(addresses: list[str], tried: list[str]) -> None:
+    """Where IPv6 leads nowhere, it must not use up the time of the addresses that work."""
+    assert alternated(addresses) == tried
+
+
+class Proxy:
+    """A proxy that leads every tunnel to one port of this machine."""
+
+    def __init__(self, port: int) -> None:
+        self.target = port
+        self.asked: list[str] = []
+
+    async def __call__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        head = await reader.readuntil(b"\r\n\r\n")
+        self.asked.append(head.decode().split("\r\n")[0])
+        there, back = await asyncio.open_connection("127.0.0.1", self.target)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        await asyncio.gather(pump(reader, back), pump(there, writer))
+
+
+async def pump(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+    try:
+        while data := await reader.read(65_536):
+            writer.write(data)
+            await writer.drain()
+    except ConnectionError:
+        pass
+    writer.close()
+
+
+@pytest.fixture
+async def proxy(port: int) -> AsyncIterator[tuple[Proxy, str]]:
+    made = Proxy(port)
+    server = await asyncio.start_server(made, "127.0.0.1", 0)
+    yield made, f"http://127.0.0.1:{server.sockets[0].getsockname()[1]}"
+    server.close()
+
+
+async def test_a_proxy_resolves_names_itself(company: Company, proxy: tuple[Proxy, str]) -> None:
+    """It is the operator's own, so its address is not judged; TLS still ends at the issuer."""
+    names = Names(["8.8.8.8"])
+    fetch = fetcher(company, names, proxy=proxy[1])
+
+    document = await fetch.get_json(f"https://{NAME}/")
+
+    assert document.data == {"host": NAME}
+    assert proxy[0].asked == [f"CONNECT {NAME}:443 HTTP/1.1"]
+    assert names.asked == []
+    with pytest.raises(FetchError, match="address"):
+        await fetch.get_json("https://169.254.169.254/")
+    await fetch.aclose()
+
+
+async def test_an_issuer_inside_is_reached_without_the_proxy(
+    company: Company, port: int, proxy: tuple[Proxy, str]
+) -> None:
+    """A proxy is the way out of a company, and seldom knows the way back in."""
+    fetch = fetcher(company, Names(["127.0.0.1"]), proxy=proxy[1])
+
+    await fetch.get_json(f"https://{NAME}:{port}/", allow_private=LOOPBACK)
+
+    assert proxy[0].asked == []
+    await fetch.aclose()
+
+
+async def test_the_transport_guards_any_httpx2_client(company: Company, port: int) -> None:
+    """As packs use it: errors are httpx2's own, and the guard holds for every request."""
+    fetch = fetcher(company, Names(["127.0.0.1"]))
+    inside = fetch.transport(allow_private=LOOPBACK)
+    async with httpx2.AsyncClient(transport=inside, trust_env=False) as client:
+        assert (await client.post(f"https://{NAME}:{port}/", content=b"x")).json()
+
+    async with httpx2.AsyncClient(transport=fetch.transport(), trust_env=False) as client:
+        with pytest.raises(AddressRefused):
+            await client.get(f"https://{NAME}:{port}/")
+        with pytest.raises(httpx2.UnsupportedProtocol):
+            await client.get("http://id.example.com/")
+    with socket.socket() as silent:
+        silent.bind(("127.0.0.1", 0))
+        local = GuardedTransport(development=True)
+        async with httpx2.AsyncClient(transport=local, trust_env=False) as client:
+            with pytest.raises(httpx2.ConnectError):
+                await client.get(f"http://127.0.0.1:{silent.getsockname()[1]}/")
+
+
+async def test_lookups_of_one_name_share_a_thread_and_hang_alone(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Names whose servers never answer must not stop the lookups of others, nor pile up."""
+    release, asked = threading.Event(), []
+
+    def slow(host: str, port: int, **options: Any) -> list[Any]:
+        asked.append(host)
+        assert host == "fast.test" or release.wait(10)
+        return [(0, 0, 0, "", ("192.0.2.1", port))]
+
+    monkeypatch.setattr("socket.getaddrinfo", slow)
+    resolver = SystemResolver()
+    hanging = [asyncio.create_task(resolver("dead.test", 443)) for _ in range(100)]
+
+    assert await asyncio.wait_for(resolver("fast.test", 443), 5) == ("192.0.2.1",)
+    hanging[0].cancel()
+    others = [asyncio.create_task(resolver(f"dead{n}.test", 443)) for n in range(LOOKUPS - 1)]
+    await asyncio.wait(others, timeout=0.01)
+    with pytest.raises(OSError, match="too many"):
+        await resolver("one-more.test", 443)
+
+    release.set()
+    await asyncio.wait_for(asyncio.gather(*hanging[1:], *others), 10)
+    assert asked.count("dead.test") == 1
+
+
+async def test_localhost_is_never_a_question_for_a_name_server() -> None:
+    """RFC 6761 section 6.3; a name server that answers it is lying or broken."""
+    assert await SystemResolver()("localhost", 80) == ("127.0.0.1", "::1")
+    assert await SystemResolver()("as.localhost", 80) == ("127.0.0.1", "::1")
+
+
+async def test_a_name_that_does_not_exist_cannot_be_connected_to() -> None:
+    """The failure of the system's resolver is an ordinary one (RFC 6761: .invalid never exists)."""
+    with pytest.raises(FetchError) as failure:
+        await Fetcher(development=False).get_json("https://id.invalid/")
+
+    assert failure.value.reason in {"connect", "timeout"}
