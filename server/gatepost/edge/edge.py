@@ -9,7 +9,7 @@ from itertools import count
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
-from gatepost.edge.request import Check, Preflight, Refusal, Request
+from gatepost.edge.request import Check, Preflight, Refusal, Request, request_of
 from gatepost.telemetry.access import AccessLog
 from gatepost_authz.middleware import CALLER
 
@@ -63,7 +63,7 @@ class Edge:
         began = time.perf_counter()
         request_id = f"{self._prefix}{next(self._counter):x}"
         scope[REQUEST_ID] = request_id
-        request = Request(scope)
+        request = request_of(scope)
         stamp = (b"x-request-id", request_id.encode("ascii"))
         status = 0
 

@@ -30,7 +30,7 @@ class Preflight(msgspec.Struct, frozen=True):
     headers: tuple[tuple[bytes, bytes], ...]
 
 
-class Request:
+class Request(msgspec.Struct, gc=False):
     """
     One request while the checks look at it.
 
@@ -39,16 +39,12 @@ class Request:
     ``answer_headers`` is what checks add to whatever is answered.
     """
 
-    __slots__ = ("answer_headers", "headers", "method", "path", "repeated", "scope")
-
-    def __init__(self, scope: Scope) -> None:
-        raw: list[tuple[bytes, bytes]] = scope["headers"]
-        self.scope = scope
-        self.method: str = scope["method"]
-        self.path: str = scope["path"]
-        self.headers = dict(raw)
-        self.repeated = len(self.headers) != len(raw)
-        self.answer_headers: tuple[tuple[bytes, bytes], ...] = ()
+    scope: Scope
+    method: str
+    path: str
+    headers: dict[bytes, bytes]
+    repeated: bool
+    answer_headers: tuple[tuple[bytes, bytes], ...] = ()
 
     def values(self, name: bytes) -> list[bytes]:
         """Every value of a header, in the order of arrival; *name* in lower case."""
@@ -56,6 +52,13 @@ class Request:
             return [value for key, value in self.scope["headers"] if key == name]
         value = self.headers.get(name)
         return [] if value is None else [value]
+
+
+def request_of(scope: Scope) -> Request:
+    """The request of an ASGI scope, its headers folded once for all checks."""
+    raw: list[tuple[bytes, bytes]] = scope["headers"]
+    headers = dict(raw)
+    return Request(scope, scope["method"], scope["path"], headers, len(headers) != len(raw))
 
 
 Check = Callable[[Request], Preflight | None]

@@ -29,22 +29,35 @@ MOST_WAITING = 50_000
 _ENCODER = msgspec.json.Encoder()
 
 
+class Line(msgspec.Struct, frozen=True, gc=False):
+    """The row as machines read it."""
+
+    time: str
+    method: str
+    path: str
+    status: int
+    ms: float
+    request_id: str
+    tenant: str | None
+    peer: str
+    level: str = "info"
+    event: str = "request"
+
+
 def as_json(row: Row) -> bytes:
     """The row as a JSON object."""
     at, method, path, status, duration, request_id, caller, peer = row
     return _ENCODER.encode(
-        {
-            "time": timestamp(at),
-            "level": "info",
-            "event": "request",
-            "method": method,
-            "path": path[:1000],
-            "status": status,
-            "ms": round(duration * 1000, 3),
-            "request_id": request_id,
-            "tenant": caller.tenant_id if caller is not None else None,
-            "peer": peer,
-        }
+        Line(
+            timestamp(at),
+            method,
+            path[:1000],
+            status,
+            int(duration * 1e6) / 1000,
+            request_id,
+            caller.tenant_id if caller is not None else None,
+            peer,
+        )
     )
 
 

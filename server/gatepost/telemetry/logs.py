@@ -5,6 +5,7 @@ import re
 import sys
 import time
 import traceback
+from functools import lru_cache
 from types import TracebackType
 from typing import Literal
 
@@ -34,11 +35,16 @@ def printable(text: str, *, limit: int = 1000) -> str:
     return shown if len(shown) <= limit else f"{shown[:limit]}…"
 
 
+@lru_cache(maxsize=8)
+def _second(whole: int) -> str:
+    """Formatting a date costs more than the rest of a line, and most lines share their second."""
+    return time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
+
+
 def timestamp(seconds: float) -> str:
     """Seconds since the epoch as RFC 3339 in UTC, with milliseconds."""
     whole = int(seconds)
-    date = time.strftime("%Y-%m-%dT%H:%M:%S", time.gmtime(whole))
-    return f"{date}.{int((seconds - whole) * 1000):03d}Z"
+    return f"{_second(whole)}.{int((seconds - whole) * 1000):03d}Z"
 
 
 def frames(
