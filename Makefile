@@ -8,10 +8,10 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 dev: .venv/core ## run Gatepost on this machine: endpoint, issuer, sample tools
 	@exec $(BIN)/gatepost dev $(ARGS)
 
-test: .venv/dev ## every test that fits in ten minutes on two cores
+test: .venv/dev tests/node/node_modules/.installed-from ## every test that fits in ten minutes on two cores
 	$(BIN)/pytest -m "not slow" $(ARGS)
 
-slow: .venv/dev ## the tests that do not
+slow: .venv/dev tests/node/node_modules/.installed-from ## the tests that do not
 	$(BIN)/pytest -m slow $(ARGS)
 
 lint: .venv/dev ## format, lint, types
@@ -35,6 +35,9 @@ bench: .venv/dev ## what a call costs, beside a bare server and the peers
 .venv/dev: .venv/core requirements-dev.lock
 	$(PIP) install --require-hashes --requirement requirements-dev.lock
 	@touch $@
+
+tests/node/node_modules/.installed-from: .venv/dev tests/node/package-lock.json
+	$(BIN)/python -m tests.support.node
 
 lock: .venv/dev ## write both locks anew (versions and hashes, no index addresses)
 	$(BIN)/uv pip compile --quiet --universal --python-version 3.11 --generate-hashes --no-emit-index-url --no-emit-find-links --no-annotate --no-header --group build pyproject.toml --output-file requirements.lock
