@@ -56,7 +56,9 @@ def create_app(resource: Resource, issuer: Issuer, *, development: bool = False)
     """The whole app: metadata for everybody, invoices for those with a token for *resource*."""
     registry = IssuerRegistry([issuer])
     keys = Keys(Fetcher(development=development))
-    verifier = JwtVerifier(lambda: registry, keys, Decisions(), development=development)
+    verifier = JwtVerifier(
+        lambda: registry, keys, Decisions(), policy=Policy(development=development)
+    )
     metadata = Metadata(
         resource,
         authorization_servers=registry.for_tenant,

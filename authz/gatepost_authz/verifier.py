@@ -12,8 +12,7 @@ from gatepost_authz.decisions import Decisions, Versioned, key_of
 from gatepost_authz.errors import ExpiredToken, InvalidToken
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwk import VerificationKey
-from gatepost_authz.scopes import Implications
-from gatepost_authz.tenant import Policy, Tenancy, caller_from
+from gatepost_authz.tenant import Policy, caller_from
 
 MAX_CANDIDATES = 4
 """Keys tried for one token: issuers reuse a key id across types, but not more often than this."""
@@ -73,28 +72,22 @@ class JwtVerifier:
 
     The network is touched only for a token that names a trusted issuer, is of the right type and
     algorithm, and has not expired: a stranger's garbage never makes us call anybody. *registry*
-    answers the snapshot in force; *development* accepts what the development issuer makes.
+    answers the snapshot in force.
     """
 
-    def __init__(  # noqa: PLR0913 - three it works with, and what an operator settles
+    def __init__(
         self,
         registry: Callable[[], IssuerRegistry],
         keys: KeySource,
         decisions: Decisions,
         *,
-        implications: Implications | None = None,
-        tenancy: Tenancy | None = None,
-        development: bool = False,
+        policy: Policy | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.registry = registry
         self.keys = keys
         self.decisions = decisions
-        self.policy = Policy(
-            tenancy=tenancy or Tenancy(),
-            implications=implications or Implications({}),
-            development=development,
-        )
+        self.policy = policy or Policy()
         self.clock = clock
 
     async def verify(self, token: str, target: Target) -> TenantContext | None:

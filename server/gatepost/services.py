@@ -6,6 +6,7 @@ from pathlib import Path
 
 import msgspec
 
+from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.edge.flood import Flood
 from gatepost.keyring import KeyRing
@@ -17,10 +18,12 @@ from gatepost.tools.runner import Runner
 from gatepost.workspace import Workspaces
 from gatepost_authz.decisions import Decisions
 from gatepost_authz.fetch import Fetcher
+from gatepost_authz.introspection import IntrospectionVerifier
+from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.jwks import Keys
 from gatepost_authz.scopes import Implications
-from gatepost_authz.tenant import Tenancy
+from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.verifier import JwtVerifier, TokenVerifier, Verifiers
 
 
@@ -46,6 +49,7 @@ class Services:
         self.workspaces = Workspaces(Path(config.workspace.root))
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(config.log.format)
+        self._introspectors: list[Introspectors] = []
         self.apply(config, toolbox)
 
     def apply(self, config: Config, toolbox: Toolbox) -> None:
@@ -55,13 +59,20 @@ class Services:
         registry = Registry(
             toolbox.tools, obtainable=None if obtainable is None else frozenset(obtainable)
         )
-        verifier = JwtVerifier(
-            lambda: issuers,
-            self.keys,
-            self.decisions,
-            implications=Implications(config.scopes.implied),
+        policy = Policy(
             tenancy=Tenancy(config.creates_tenants, known_tenants(config)),
+            implications=Implications(config.scopes.implied),
             development=config.development,
+        )
+        secrets = introspection_secrets(config)
+        introspectors = Introspectors(
+            self.fetcher, self.keys.discovery, secret_of=secrets.__getitem__
+        )
+        verifier = Verifiers(
+            [
+                JwtVerifier(lambda: issuers, self.keys, self.decisions, policy=policy),
+                IntrospectionVerifier(lambda: issuers, introspectors, policy=policy),
+            ]
         )
         runner = Runner(
             registry,
@@ -71,7 +82,9 @@ class Services:
         )
         self.keys.retain([issuer.issuer for issuer in config.issuers])
         self.issuers, self.registry, self.runner = issuers, registry, runner
-        self.verifier = Verifiers([verifier])
+        self.verifier = verifier
+        # Questions that a reload has overtaken are still answered; all end with the process.
+        self._introspectors.append(introspectors)
 
     def context_for(self, call: Call) -> CallContext:
         """What a tool gets to see of a call."""
@@ -99,6 +112,8 @@ class Services:
 
     async def aclose(self) -> None:
         """Close what was opened, the log last, so that it has the last requests."""
+        for introspectors in self._introspectors:
+            await introspectors.aclose()
         await self.keys.aclose()
         await self.fetcher.aclose()
         self.workspaces.close()
@@ -128,3 +143,9 @@ def known_tenants(config: Config) -> frozenset[str]:
         if issuer.tenant.value:
             named.add(issuer.tenant.value)
     return frozenset(named)
+
+
+def introspection_secrets(config: Config) -> dict[str, str]:
+    """Reference → secret, for each issuer that is asked about tokens; read once, at the start."""
+    references = [i.introspection.client_secret for i in config.issuers if i.introspection]
+    return {reference: resolve(reference) for reference in references}

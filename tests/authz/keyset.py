@@ -120,9 +120,7 @@ class Gate:
             lambda: self.registry,
             self.keys,
             self.decisions,
-            implications=chosen.implications,
-            tenancy=chosen.tenancy,
-            development=chosen.development,
+            policy=chosen,
             clock=self.clock,
         )
 

@@ -3,13 +3,13 @@
 import re
 
 import msgspec
+
 from gatepost.app import build_app
 from gatepost.config.toolbox import load
 from gatepost.keyring import KeyRing
 from gatepost.services import opened
 from gatepost.settings import Config
 from gatepost_authz.middleware import BearerMiddleware
-
 from tests.architecture.source import ROOT
 
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")

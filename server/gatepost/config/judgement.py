@@ -1,18 +1,21 @@
 """Judges a configuration that could be read: every problem, with a stable id and a hint."""
 
 import difflib
+import re
 import ssl
 from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gatepost.config.references import UnresolvedReference, resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing, KeyRingError
 from gatepost.settings import Config
 from gatepost_authz.check import problems as authz_problems
 from gatepost_authz.config import TENANT_ID, Issuer, Problem
 
+REFERENCE = re.compile(r"(?:env|file):")
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -33,6 +36,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
         scopes=scopes,
     )
     yield from _keys(config)
+    yield from _secrets(config)
     yield from _listen(config)
     yield from _tls(config)
     yield from _mode(config)
@@ -66,6 +70,21 @@ def _keys(config: Config) -> Iterator[Problem]:
         KeyRing.load(ring)
     except KeyRingError as error:
         yield Problem("config.E007", str(error), setting="keys.ring")
+
+
+def _secrets(config: Config) -> Iterator[Problem]:
+    for at, issuer in enumerate(config.issuers):
+        # That it is a reference at all, the gate's own rules say.
+        if issuer.introspection and REFERENCE.match(issuer.introspection.client_secret):
+            try:
+                resolve(issuer.introspection.client_secret)
+            except UnresolvedReference as error:
+                yield Problem(
+                    "config.E020",
+                    str(error),
+                    "set it where the server runs; opaque tokens are asked about with this secret",
+                    setting=f"issuers[{at}].introspection.client_secret",
+                )
 
 
 def _listen(config: Config) -> Iterator[Problem]:
