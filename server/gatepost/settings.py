@@ -126,6 +126,7 @@ class Config(Settings, frozen=True, kw_only=True):
     keys: Keys = Keys()
     network: Network = Network()
     issuers: tuple[Issuer, ...] = ()
+    """The identity providers whose tokens are accepted, one `[[issuers]]` table each."""
     tenancy: TenancySettings = TenancySettings()
     challenge: ChallengeSettings = ChallengeSettings()
     scopes: ScopesSettings = ScopesSettings()

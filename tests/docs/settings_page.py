@@ -1,0 +1,107 @@
+"""docs/settings.md, written from the docstrings of the settings (run this module to do so)."""
+
+import ast
+import inspect
+import textwrap
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any, get_args, get_type_hints
+
+import msgspec
+
+from gatepost.settings import Config
+
+ROOT = Path(__file__).resolve().parents[2]
+PAGE = ROOT / "docs" / "settings.md"
+HEAD = """# Settings
+
+Every setting of `gatepost.toml`, with its default.
+Each can be set from the environment too: `GATEPOST_` and the name in capitals, \
+with two underscores for the dot.
+`GATEPOST_LISTEN__PORT=9000` is `port` of `[listen]`; \
+lists are comma-separated or JSON, tables are JSON.
+Unknown settings are refused with the nearest known name, \
+and `gatepost check` tells every problem at once ([what each means](errors.md)).
+Secrets are references, never values: `env:NAME` or `file:PATH`.
+Relative paths start at the folder in which the server is started.
+`SIGHUP` reads the file again: issuers, tenants, scopes, tools and limits follow, \
+`[listen]`, `[log]`, `[network]` and `limits.failures_per_second` need a restart.
+
+This page is written from the docstrings in the source, and a test holds the two together.
+"""
+
+
+def meanings(struct: type[msgspec.Struct]) -> dict[str, str]:
+    """Field = the docstring under it, joined to one line."""
+    tree = ast.parse(textwrap.dedent(inspect.getsource(struct)))
+    definition = tree.body[0]
+    assert isinstance(definition, ast.ClassDef)
+    told = {}
+    for field, after in zip(definition.body, definition.body[1:], strict=False):
+        if isinstance(field, ast.AnnAssign) and isinstance(after, ast.Expr):
+            assert isinstance(field.target, ast.Name)
+            assert isinstance(after.value, ast.Constant)
+            told[field.target.id] = " ".join(str(after.value.value).split())
+    return told
+
+
+def struct_in(kind: Any) -> type[msgspec.Struct] | None:
+    """The struct that a type is, or holds as item, value or alternative."""
+    if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
+        return kind
+    return next((found for one in get_args(kind) if (found := struct_in(one))), None)
+
+
+def settings(
+    struct: type[msgspec.Struct] = Config, prefix: str = ""
+) -> Iterator[tuple[str, str, str]]:
+    """Name, meaning and default of every setting; tables by their members."""
+    told = meanings(struct)
+    kinds = get_type_hints(struct)
+    for field in msgspec.structs.fields(struct):
+        name = f"{prefix}{field.name}"
+        if field.name in told:
+            yield name, told[field.name], default_of(field)
+        inner = struct_in(kinds[field.name])
+        if inner is not None:
+            yield from settings(inner, f"{name}.")
+
+
+def default_of(field: msgspec.structs.FieldInfo) -> str:
+    """The default as TOML shows it."""
+    default = field.default
+    if field.default_factory is not msgspec.NODEFAULT:
+        default = field.default_factory()
+    if default is msgspec.NODEFAULT:
+        return "required"
+    if default is None or isinstance(default, msgspec.Struct):
+        return ""
+    if isinstance(default, tuple):
+        default = list(default)
+    return f"`{msgspec.json.encode(default).decode()}`"
+
+
+def page() -> str:
+    """The whole page."""
+    parts = [HEAD]
+    section = ""
+    for name, meaning, default in settings():
+        table = name.partition(".")[0] if "." in name or name == "issuers" else ""
+        if table != section:
+            section = table
+            parts.append(f"## [{'[issuers]' if table == 'issuers' else table}]\n")
+        ends = "Required." if default == "required" else f"Default: {default}." if default else ""
+        sentence = meaning if meaning.endswith(".") else f"{meaning}."
+        parts.append(
+            f"### {name}\n\n{sentence}\n{ends}\n" if ends else f"### {name}\n\n{sentence}\n"
+        )
+    return "\n".join(parts)
+
+
+def names() -> set[str]:
+    """Every setting's name."""
+    return {name for name, _, _ in settings()}
+
+
+if __name__ == "__main__":
+    PAGE.write_text(page(), encoding="utf-8")

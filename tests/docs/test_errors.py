@@ -1,0 +1,37 @@
+"""docs/errors.md names every problem id and every code that goes out, and no other."""
+
+import ast
+import re
+from pathlib import Path
+
+from gatepost_authz import errors
+from tests.architecture.source import ROOT, source_files
+
+PAGE = ROOT / "docs" / "errors.md"
+PROBLEM = re.compile(r"\"((?:config|authz)\.[EW]\d{3})\"")
+BESIDE_REFUSALS = {"not_found", "internal_error"}
+"""What the edge answers without a Refusal."""
+
+
+def headings() -> set[str]:
+    lines = PAGE.read_text(encoding="utf-8").splitlines()
+    return {line.removeprefix("### ") for line in lines if line.startswith("### ")}
+
+
+def refusal_codes(path: Path) -> set[str]:
+    """The second argument of every Refusal(status, code, message)."""
+    calls = [
+        node
+        for node in ast.walk(ast.parse(path.read_text(encoding="utf-8")))
+        if isinstance(node, ast.Call) and getattr(node.func, "id", "") == "Refusal"
+    ]
+    return {str(call.args[1].value) for call in calls if isinstance(call.args[1], ast.Constant)}
+
+
+def test_every_id_and_code_has_a_heading_and_every_heading_exists() -> None:
+    """Whoever searches for what a server said finds it here."""
+    text = "\n".join(path.read_text(encoding="utf-8") for path in source_files())
+    gate = {one.code for one in vars(errors).values() if getattr(one, "code", None)}
+    edge = set().union(*(refusal_codes(path) for path in source_files()))
+
+    assert headings() == {*PROBLEM.findall(text), *gate, *edge, *BESIDE_REFUSALS}
