@@ -21,6 +21,7 @@ from gatepost_authz import (
     JwtVerifier,
     Keys,
     Metadata,
+    Policy,
     Resource,
     TenantContext,
     TenantRule,

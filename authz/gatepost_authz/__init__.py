@@ -31,14 +31,17 @@ from gatepost_authz.errors import (
     WrongAudience,
 )
 from gatepost_authz.fetch import Fetcher
+from gatepost_authz.introspection import IntrospectionVerifier
+from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwk import VerificationKey
 from gatepost_authz.jwks import Keys
 from gatepost_authz.metadata import Metadata
 from gatepost_authz.middleware import BearerMiddleware, caller_of
+from gatepost_authz.pinning import GuardedTransport
 from gatepost_authz.presets import PRESETS, Preset
 from gatepost_authz.scopes import Implications
-from gatepost_authz.tenant import Tenancy
+from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.verifier import (
     IssuerKeys,
     JwtVerifier,
@@ -55,10 +58,13 @@ __all__ = [
     "Decisions",
     "ExpiredToken",
     "Fetcher",
+    "GuardedTransport",
     "Implications",
     "InsufficientAuthentication",
     "InsufficientScope",
     "Introspection",
+    "IntrospectionVerifier",
+    "Introspectors",
     "InvalidToken",
     "Issuer",
     "IssuerKeys",
@@ -72,6 +78,7 @@ __all__ = [
     "MissingToken",
     "Network",
     "NotYetValidToken",
+    "Policy",
     "Preset",
     "Problem",
     "Resource",
