@@ -1,6 +1,11 @@
 """Fixtures that every test may use, and the list of requirements that tests name."""
 
 import pytest
+from hypothesis import HealthCheck, settings
+
+# A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
+settings.register_profile("gatepost", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("gatepost")
 
 pytest.register_assert_rewrite("tests.attacks.site", "tests.support")
 

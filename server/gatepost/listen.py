@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import gc
+import re
 import signal
 import socket
 import ssl
@@ -26,6 +27,8 @@ TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
     b"content-length: 0\r\nconnection: close\r\n\r\n"
 )
+# Whichever comes first: a continued line, or the empty line behind the head.
+HEAD_OR_FOLD = re.compile(rb"\n(?:[ \t]|\r?\n)")
 NO_TUNNELS = b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
@@ -156,6 +159,12 @@ class FastProtocol(HttpToolsProtocol):
         """Nothing: an Upgrade header is a client's choice and no news to the operator."""
 
 
+def is_folded(data: bytes) -> bool:
+    """Whether the request head at the beginning of *data* has a line that continues another."""
+    end = HEAD_OR_FOLD.search(data)
+    return end is not None and end[0][-1:] in b" \t"
+
+
 class PlainProtocol(H11Protocol):
     """h11, with the same deadline."""
 
@@ -182,6 +191,14 @@ class PlainProtocol(H11Protocol):
         super().on_response_complete()
         if self._body_is_unwanted():
             self._watch.arm()
+
+    def handle_events(self) -> None:
+        if self.conn.their_state is h11.IDLE and is_folded(self.conn.trailing_data[0]):
+            # h11 joins the lines, and a proxy in front may have read another value: RFC 9112
+            # section 5.2 lets a server refuse, as httptools does.
+            self.send_400_response("Invalid HTTP request received.")
+            return
+        super().handle_events()
 
     def _body_is_unwanted(self) -> bool:
         # uvicorn declares it as always there; before the first request it is None.
