@@ -30,8 +30,8 @@ TOO_LARGE = (
 NO_TUNNELS = b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
-# A header continued on the next line (RFC 9112 section 5.2) is refused: httptools does so, h11 would
-# join it, and who stands in front may have read the first line only.
+# A header continued on the next line (RFC 9112 section 5.2) is refused: httptools does so, h11
+# would join it, and who stands in front may have read the first line only.
 FOLDED = re.compile(rb"\n[ \t]")
 END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 

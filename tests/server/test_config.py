@@ -91,7 +91,7 @@ CASES = [
         'tenant = { claim = "org_id" }',
         'tenant.claim = "org_id"\nintrospection.client_id = "g"\n'
         'introspection.client_secret = "env:NOT_SET"',
-        "config.E013",
+        "config.E020",
         "issuers[0].introspection.client_secret",
         "NOT_SET",
     ),
