@@ -32,6 +32,12 @@ HEAD_OR_FOLD = re.compile(rb"\n(?:[ \t]|\r?\n)")
 NO_TUNNELS = b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
 
+# A header continued on the next line (RFC 9112 section 5.2) is refused: httptools does so, h11
+# would join it, and who stands in front may have read the first line only.
+FOLDED = re.compile(rb"\n[ \t]")
+END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
+
+
 class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
     """How long a connection may take; seconds and bytes."""
 
@@ -171,6 +177,7 @@ class PlainProtocol(H11Protocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._watch = HeadWatch(self, cast("ListenConfig", self.config), self.loop)
+        self._head = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -181,7 +188,15 @@ class PlainProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
+        if self.conn.their_state is h11.IDLE:
+            self._head = END_OF_HEAD.split(self._head + data, 1)[0]
+            if FOLDED.search(self._head):
+                self._head = b""
+                self.send_400_response("Invalid HTTP request received.")
+                return
         super().data_received(data)
+        if self.conn.their_state is not h11.IDLE:
+            self._head = b""
         if self.conn.their_state is h11.IDLE:
             self._watch.count(len(data))
         elif not self._body_is_unwanted():

@@ -48,7 +48,7 @@ class Services:
         self.keyring = keyring
         self.workspaces = Workspaces(Path(config.workspace.root))
         self.flood = Flood(config.limits.failures_per_second)
-        self.log = AccessLog(config.log.format)
+        self.log = AccessLog(config.log.format, enabled=config.log.level in {"debug", "info"})
         self._introspectors: list[Introspectors] = []
         self.apply(config, toolbox)
 

@@ -110,7 +110,7 @@ class LogSettings(Settings, frozen=True, kw_only=True):
     """What is logged, and how; the log goes to standard error."""
 
     level: LogLevel = "info"
-    """The least important event that is logged."""
+    """The least important event that is logged; requests are `info`."""
     format: LogFormat = "json"
     """`json` for machines, `console` for a person."""
 

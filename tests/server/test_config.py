@@ -87,6 +87,14 @@ CASES = [
     Case("[tools]", "[tools]\nload = ['named.py']", "config.E011", "tools.load[0]", "a-z"),
     Case("[tools]", "[tools]\nload = ['none.py']", "config.E011", "tools.load[0]", "no pack"),
     Case("[tools]", "[tools]\nload = ['twice.py']", "config.E012", "tools", "'echo'"),
+    Case(
+        'tenant = { claim = "org_id" }',
+        'tenant.claim = "org_id"\nintrospection.client_id = "g"\n'
+        'introspection.client_secret = "env:NOT_SET"',
+        "config.E020",
+        "issuers[0].introspection.client_secret",
+        "NOT_SET",
+    ),
     Case("[listen]", "[listen]\ntls_key = 'k'", "config.E014", "listen.tls_key", "both"),
     Case(
         "[listen]",

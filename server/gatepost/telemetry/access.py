@@ -81,7 +81,14 @@ class AccessLog:
     it, because a pipe whose reader is slow would otherwise stop every request.
     """
 
-    def __init__(self, form: LogFormat, write: Callable[[bytes], object] | None = None) -> None:
+    def __init__(
+        self,
+        form: LogFormat,
+        write: Callable[[bytes], object] | None = None,
+        *,
+        enabled: bool = True,
+    ) -> None:
+        self._enabled = enabled
         self._encode = as_json if form == "json" else as_text
         self._write = write or write_to_stderr
         self._rows: list[Row] = []
@@ -92,6 +99,8 @@ class AccessLog:
 
     def append(self, row: Row) -> None:
         """Keep the row; it is written within a fraction of a second."""
+        if not self._enabled:
+            return
         self._rows.append(row)
         if self._timer is None:
             self._timer = asyncio.get_running_loop().call_later(FLUSH_EVERY_S, self._flush)
