@@ -150,7 +150,7 @@ async def test_de_06_an_old_session_is_gone(client: Client) -> None:
     assert (await client.within(session, message("ping"))).status == 404
 
 
-@pytest.mark.requirement("DE-07")
+@pytest.mark.requirement("DE-07", "DE-25")
 @pytest.mark.parametrize("version", [None, *LEGACY])
 async def test_de_07_without_a_session_only_initialize_is_served(
     client: Client, version: str | None

@@ -157,7 +157,6 @@ async def test_a_declared_argument_is_repeated_faithfully(
         assert response.error == (400, -32020)
 
 
-@pytest.mark.requirement("H-12")
 @pytest.mark.parametrize(
     "twice", ["mcp-name", "mcp-method", "mcp-protocol-version", "mcp-param-region", "content-type"]
 )

@@ -167,7 +167,7 @@ async def test_hanging_up_cancels_a_modern_request(client: Client, report: bool)
     assert (response.status == 200) is report
 
 
-@pytest.mark.requirement("CX-03", "L-07")
+@pytest.mark.requirement("L-07")
 async def test_a_session_cancels_by_notification(client: Client) -> None:
     """Only within the same session, and the request gets no response."""
     mine, other = await client.open(), await client.open()
@@ -186,7 +186,7 @@ async def test_a_session_cancels_by_notification(client: Client) -> None:
     assert (response.status, response.events) == (200, [])
 
 
-@pytest.mark.requirement("CX-03", "L-07")
+@pytest.mark.requirement("L-07")
 @pytest.mark.parametrize(
     "params", [{"requestId": "gone"}, {"requestId": None}, {"requestId": 0}, {}, [], None]
 )
@@ -199,7 +199,6 @@ async def test_a_cancellation_of_nothing_is_ignored(client: Client, params: obje
     assert (await client.within(session, message("ping"))).status == 200
 
 
-@pytest.mark.requirement("S-08")
 async def test_a_session_survives_a_dropped_connection(client: Client) -> None:
     """In the older revisions hanging up is no cancellation: the tool runs on."""
     session, hang_up = await client.open(), asyncio.Event()
