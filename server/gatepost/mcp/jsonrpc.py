@@ -99,6 +99,9 @@ def read(body: bytes) -> Message | list[bytes]:
     answer can carry its id.
     """
     try:
+        if not body.isascii():
+            # Once for all of it: members kept raw are not looked at, and are repeated in answers.
+            body.decode()
         # No tokenizer here: a body whose first byte is `[` can be nothing but an array.
         if body[:1] != b"{" and body.lstrip(b" \t\r\n")[:1] == b"[":
             batch = [bytes(raw) for raw in _decode_batch(body)]
@@ -111,7 +114,7 @@ def read(body: bytes) -> Message | list[bytes]:
         raise Refused(
             INVALID_REQUEST, "The body is not a JSON-RPC message", legacy_status=400
         ) from None
-    except msgspec.DecodeError:
+    except (msgspec.DecodeError, UnicodeDecodeError):
         raise Refused(PARSE_ERROR, "The body is not JSON", legacy_status=400) from None
 
 
@@ -152,7 +155,7 @@ def read_id(raw: Raw) -> bytes | None:
     if identity[:1] != b'"':
         return None
     try:
-        # Raw members are not checked to be UTF-8; echoing them would make our answer invalid.
+        # Escapes and all: half of a surrogate pair would make our answer invalid.
         return _encode(_decode_text(identity))
     except msgspec.DecodeError:
         return None

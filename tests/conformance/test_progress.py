@@ -1,0 +1,247 @@
+"""Progress, streams, and requests that are taken back."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost_authz.errors import InsufficientScope
+from tests.support.mcp import JSON, META, VERSION, Client, Response, message
+
+pack = Pack("slow")
+SEEN: list[str] = []
+
+
+class Signal:
+    """Set when the waiting tool has started."""
+
+    started = asyncio.Event()
+
+
+TOKEN = {"progressToken": "p1"}
+
+
+@pack.tool(timeout_s=60)
+async def wait_forever(ctx: CallContext, report: bool = False) -> str:
+    """Wait until somebody ends it."""
+    SEEN.append("started")
+    if report:
+        await ctx.progress(1)
+    Signal.started.set()
+    try:
+        await asyncio.Event().wait()
+    finally:
+        SEEN.append("ended")
+    return "never"
+
+
+@pack.tool()
+async def count(ctx: CallContext, values: list[float]) -> str:
+    """Report each value."""
+    for value in values:
+        await ctx.progress(value, 10, f"at {value:g}")
+    return "counted"
+
+
+@pack.tool()
+async def step_up_late(ctx: CallContext, report: bool) -> str:
+    """Find out in the middle that more is needed."""
+    if report:
+        await ctx.progress(1)
+    raise InsufficientScope(("files:write",))
+
+
+@pack.tool(timeout_s=0.05)
+async def too_slow(ctx: CallContext) -> str:
+    """Take longer than it may."""
+    await asyncio.Event().wait()
+    return "never"
+
+
+@pytest.fixture
+def client() -> Client:
+    SEEN.clear()
+    Signal.started = asyncio.Event()  # each test has a loop of its own
+    return Client(pack.tools.values())
+
+
+def progress_of(response: Response) -> list[dict[str, Any]]:
+    return [event["params"] for event in response.events if "method" in event]
+
+
+async def ask(client: Client, tool: str, arguments: dict[str, Any], **headers: str) -> Response:
+    params = {"name": tool, "arguments": arguments}
+    return await client.ask("tools/call", params, meta=TOKEN, **headers)
+
+
+@pytest.mark.requirement("PR-01", "PR-03", "T-05", "T-07", "J-08")
+async def test_a_tool_that_reports_turns_the_answer_into_a_stream(client: Client) -> None:
+    """Its reports come first, with the client's token; the result comes last and ends it."""
+    response = await ask(client, "count", {"values": [1, 2.5]})
+
+    assert response.headers["x-accel-buffering"] == "no"
+    assert progress_of(response) == [
+        {"progressToken": "p1", "progress": 1, "total": 10, "message": "at 1"},
+        {"progressToken": "p1", "progress": 2.5, "total": 10, "message": "at 2.5"},
+    ]
+    assert response.events[-1]["id"] == 7
+    assert response.events[-1]["result"]["resultType"] == "complete"
+
+
+@pytest.mark.requirement("PR-01")
+async def test_progress_only_ever_grows(client: Client) -> None:
+    """A report that does not is dropped, and so is one that is no number."""
+    response = await ask(client, "count", {"values": [1, 1, 0.5, 2]})
+
+    assert [report["progress"] for report in progress_of(response)] == [1, 2]
+
+
+@pytest.mark.requirement("PR-01")
+async def test_nobody_is_told_who_did_not_ask(client: Client) -> None:
+    """No token, a token of no good type, or a client that reads no events: plain JSON."""
+    call = {"name": "count", "arguments": {"values": [1]}}
+
+    without = await client.ask("tools/call", call)
+    null = await client.ask("tools/call", call, meta={"progressToken": None})
+    deaf = await client.ask("tools/call", call, meta=TOKEN, accept="application/json")
+
+    for response in (without, null, deaf):
+        assert response.json["result"]["content"][0]["text"] == "counted"
+
+
+async def test_a_tool_that_says_nothing_answers_json_even_when_asked(client: Client) -> None:
+    """The stream begins with the first report, not with the wish for one."""
+    assert (await ask(client, "count", {"values": []})).json["result"]["isError"] is False
+
+
+@pytest.mark.requirement("PR-01")
+async def test_progress_tokens_come_back_as_they_are(client: Client) -> None:
+    """An integer stays one, however large."""
+    params = {"name": "count", "arguments": {"values": [1]}}
+    response = await client.ask("tools/call", params, meta={"progressToken": 2**70})
+
+    assert progress_of(response)[0]["progressToken"] == 2**70
+
+
+@pytest.mark.requirement("PR-01")
+async def test_a_session_hears_of_progress_too(client: Client) -> None:
+    """The same in the older revisions, without the members they do not have."""
+    session = await client.open()
+    call = {"name": "count", "arguments": {"values": [1]}, "_meta": TOKEN}
+    response = await client.within(session, message("tools/call", call))
+
+    assert len(progress_of(response)) == 1
+    assert "resultType" not in response.events[-1]["result"]
+
+
+@pytest.mark.requirement("T-11", "CX-01", "CX-04")
+@pytest.mark.parametrize("report", [True, False])
+async def test_hanging_up_cancels_a_modern_request(client: Client, report: bool) -> None:
+    """The tool is told to stop, and nothing more is sent."""
+    hang_up = asyncio.Event()
+    params = {
+        "name": "wait_forever",
+        "arguments": {"report": report},
+        "_meta": {
+            META + "protocolVersion": VERSION,
+            META + "clientCapabilities": {},
+            **TOKEN,
+        },
+    }
+    headers = [
+        JSON,
+        ("mcp-protocol-version", VERSION),
+        ("mcp-method", "tools/call"),
+        ("mcp-name", "wait_forever"),
+    ]
+    asking = asyncio.create_task(
+        client.send(message("tools/call", params), headers, hang_up=hang_up)
+    )
+    await asyncio.wait_for(Signal.started.wait(), 5)
+    hang_up.set()
+    response = await asyncio.wait_for(asking, 5)
+
+    assert SEEN == ["started", "ended"]
+    assert b"result" not in response.body
+    assert (response.status == 200) is report
+
+
+@pytest.mark.requirement("L-07")
+async def test_a_session_cancels_by_notification(client: Client) -> None:
+    """Only within the same session, and the request gets no response."""
+    mine, other = await client.open(), await client.open()
+    body = message("tools/call", {"name": "wait_forever", "arguments": {}}, identity="a")
+    asking = asyncio.create_task(client.within(mine, body))
+    await asyncio.wait_for(Signal.started.wait(), 5)
+    cancel = message("notifications/cancelled", {"requestId": "a"}, identity=None)
+
+    assert (await client.within(other, cancel)).status == 202
+    done, _ = await asyncio.wait({asking}, timeout=0.05)
+    assert (done, SEEN) == (set(), ["started"])
+    assert (await client.within(mine, cancel)).status == 202
+    response = await asyncio.wait_for(asking, 5)
+
+    assert SEEN == ["started", "ended"]
+    assert (response.status, response.events) == (200, [])
+
+
+@pytest.mark.requirement("L-07")
+@pytest.mark.parametrize(
+    "params", [{"requestId": "gone"}, {"requestId": None}, {"requestId": 0}, {}, [], None]
+)
+async def test_a_cancellation_of_nothing_is_ignored(client: Client, params: object) -> None:
+    """Unknown, finished and malformed ones, and one that names `initialize`, change nothing."""
+    session = await client.open()
+    cancel = message("notifications/cancelled", params, identity=None)
+
+    assert (await client.within(session, cancel)).status == 202
+    assert (await client.within(session, message("ping"))).status == 200
+
+
+async def test_a_session_survives_a_dropped_connection(client: Client) -> None:
+    """In the older revisions hanging up is no cancellation: the tool runs on."""
+    session, hang_up = await client.open(), asyncio.Event()
+    hang_up.set()
+    body = message("tools/call", {"name": "wait_forever", "arguments": {}}, identity=1)
+    headers = [JSON, ("mcp-session-id", session)]
+    asking = asyncio.create_task(client.send(body, headers, hang_up=hang_up))
+    await asyncio.wait_for(Signal.started.wait(), 5)
+    # Four times as long as it takes to notice.
+    done, _ = await asyncio.wait({asking}, timeout=0.2)
+
+    assert (done, SEEN) == (set(), ["started"])
+    cancel = message("notifications/cancelled", {"requestId": 1}, identity=None)
+    await client.within(session, cancel)
+    await asyncio.wait_for(asking, 5)
+
+
+async def test_a_cancelled_server_cancels_its_calls(client: Client) -> None:
+    """Cancellation from outside passes through every stage; nothing swallows it."""
+    asking = asyncio.create_task(client.call("wait_forever"))
+    await asyncio.wait_for(Signal.started.wait(), 5)
+    asking.cancel()
+
+    with pytest.raises(asyncio.CancelledError):
+        await asking
+    assert SEEN == ["started", "ended"]
+
+
+async def test_a_tool_that_takes_too_long_is_stopped(client: Client) -> None:
+    """The model hears that it timed out, and after how long."""
+    result = (await client.call("too_slow")).json["result"]
+
+    assert result["isError"] is True
+    assert "0.05 seconds" in result["content"][0]["text"]
+
+
+@pytest.mark.requirement("T-07")
+async def test_a_demand_for_scopes_after_the_first_event_is_an_event(client: Client) -> None:
+    """Before the first event it is a challenge; afterwards the status is spent."""
+    before = await ask(client, "step_up_late", {"report": False})
+    after = await ask(client, "step_up_late", {"report": True})
+
+    assert before.status == 403
+    assert 'scope="files:write"' in before.headers["www-authenticate"]
+    assert after.status == 200
+    assert after.events[-1]["error"]["data"] == {"scopes": ["files:write"]}

@@ -1,0 +1,159 @@
+"""A tenant's directory has no way out."""
+
+import os
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatepost.tools.api import ToolFailure
+from gatepost.workspace import TenantWorkspace, Workspaces, parts_of
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "workspaces"
+
+
+@pytest.fixture
+def workspaces(root: Path) -> Workspaces:
+    made = Workspaces(root)
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def acme(workspaces: Workspaces) -> TenantWorkspace:
+    return workspaces.of("acme")
+
+
+async def test_what_is_written_can_be_read(acme: TenantWorkspace, root: Path) -> None:
+    """The answer is the path as tools show it, and either spelling reads it."""
+    shown = await acme.write("2024/invoice.csv", b"1,2")
+    await acme.write("/workspace/2024/invoice.csv", b"3,4")
+
+    assert shown == "/workspace/2024/invoice.csv"
+    assert await acme.read("2024/invoice.csv", limit=100) == b"3,4"
+    assert await acme.read(shown, limit=3) == b"3,4"
+    assert (root / "acme/2024/invoice.csv").read_bytes() == b"3,4"
+    assert [path.name for path in (root / "acme/2024").iterdir()] == ["invoice.csv"]
+
+
+async def test_files_are_their_owners_only(acme: TenantWorkspace, root: Path) -> None:
+    """Other accounts of the machine neither list nor read them."""
+    await acme.write("a/b", b"")
+
+    assert [(root / path).stat().st_mode & 0o077 for path in (".", "acme", "acme/a/b")] == [0, 0, 0]
+
+
+BAD_PATHS = [
+    "",
+    "/",
+    "/etc/passwd",
+    "/workspace",
+    "/workspace/",
+    "/workspace//etc",
+    "/workspace/../x",
+    "../globex/secret",
+    "a/../../globex/secret",
+    "..",
+    ".",
+    "a/./b",
+    "a//b",
+    "a/",
+    "a\0b",
+    "a\nb",
+    "\x7f",
+    "\udc80",
+    "x" * 256,
+    "ü" * 128,
+    "/".join("a" * 40),
+    "a/" * 3000 + "a",
+]
+
+
+@pytest.mark.parametrize("path", BAD_PATHS)
+async def test_a_path_that_leads_elsewhere_is_refused(
+    acme: TenantWorkspace, root: Path, path: str
+) -> None:
+    """Refused, not repaired; nothing is made on the way."""
+    for attempt in (acme.write(path, b"x"), acme.read(path, limit=10)):
+        with pytest.raises(ToolFailure) as raised:
+            await attempt
+        assert raised.value.failure.kind == "validation"
+    assert os.listdir(root) == []
+
+
+async def test_one_tenant_never_reaches_the_next(workspaces: Workspaces, root: Path) -> None:
+    """Not by name, not by a link in a file's place, not by a link in a folder's place."""
+    await workspaces.of("globex").write("secret", b"theirs")
+    acme = workspaces.of("acme")
+    await acme.write("mine", b"ours")
+    (root / "acme/file").symlink_to(root / "globex/secret")
+    (root / "acme/folder").symlink_to(root / "globex")
+    (root / "acme/up").symlink_to("..")
+
+    for path in ("file", "folder/secret", "up/globex/secret", "secret"):
+        with pytest.raises(ToolFailure):
+            await acme.read(path, limit=100)
+    for path in ("folder/secret", "up/globex/secret", "folder/new"):
+        with pytest.raises(ToolFailure):
+            await acme.write(path, b"x")
+    await acme.write("file", b"x")
+
+    assert (root / "globex/secret").read_bytes() == b"theirs"
+    assert not (root / "acme/file").is_symlink()
+    assert sorted(os.listdir(root / "globex")) == ["secret"]
+
+
+async def test_a_tenants_folder_that_is_a_link_is_not_followed(
+    workspaces: Workspaces, root: Path
+) -> None:
+    """Not even when somebody with access to the root put it there."""
+    (root / "elsewhere").mkdir()
+    (root / "acme").symlink_to(root / "elsewhere")
+
+    with pytest.raises(ToolFailure):
+        await workspaces.of("acme").write("a", b"x")
+    assert list((root / "elsewhere").iterdir()) == []
+
+
+async def test_what_is_no_plain_file_is_not_opened(acme: TenantWorkspace, root: Path) -> None:
+    """A pipe would hold a thread for ever; a folder is not overwritten."""
+    await acme.write("folder/file", b"x")
+    os.mkfifo(root / "acme/pipe")
+
+    for path in ("pipe", "folder", "folder/file/below"):
+        with pytest.raises(ToolFailure) as raised:
+            await acme.read(path, limit=10)
+        assert str(root) not in raised.value.failure.message
+    for path in ("folder", "folder/file/below"):
+        with pytest.raises(ToolFailure):
+            await acme.write(path, b"x")
+
+
+async def test_missing_and_large_files_are_told_apart(acme: TenantWorkspace) -> None:
+    """One is not there, the other is more than was asked for."""
+    await acme.write("a", b"12345")
+
+    with pytest.raises(ToolFailure) as missing:
+        await acme.read("b", limit=10)
+    with pytest.raises(ToolFailure) as large:
+        await acme.read("a", limit=4)
+
+    assert missing.value.failure.kind == "not_found"
+    assert large.value.failure.kind == "validation"
+
+
+@given(st.text(max_size=40))
+def test_every_accepted_path_is_plain_names(path: str) -> None:
+    """Whatever the text: refused, or names that stay below where they begin."""
+    try:
+        parts = parts_of(path)
+    except ToolFailure:
+        return
+    assert all(
+        part not in ("", ".", "..") and "/" not in part and "\0" not in part for part in parts
+    )
+    assert "/".join(parts) == path.removeprefix("/workspace/")

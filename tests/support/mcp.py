@@ -1,0 +1,235 @@
+"""The MCP endpoint in this process, driven as ASGI, with any caller one likes before it."""
+
+import asyncio
+import base64
+import hmac
+import json
+from collections.abc import Iterable, Mapping
+from typing import Any
+
+import msgspec
+
+from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, Limits
+from gatepost.mcp.legacy import Sessions
+from gatepost.mcp.methods import ServerInfo
+from gatepost.packs import demo
+from gatepost.tools.api import Call, CallContext, Tool
+from gatepost.tools.registry import Registry
+from gatepost.tools.runner import Runner
+from gatepost.workspace import TenantWorkspace, Workspaces
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.challenge import Challenge
+from gatepost_authz.config import Resource
+from gatepost_authz.middleware import CALLER
+
+URL = "https://mcp.example.com/mcp"
+VERSION = "2026-07-28"
+META = "io.modelcontextprotocol/"
+CAPABILITIES: dict[str, Any] = {}
+Header = tuple[str, str]
+JSON: Header = ("content-type", "application/json")
+
+
+def a_caller(**changes: Any) -> TenantContext:
+    """Alice of acme, unless something about her is changed."""
+    known: dict[str, Any] = {
+        "tenant_id": "acme",
+        "issuer": "https://id.example.com",
+        "subject": "alice",
+        "subject_kind": "user",
+        "resource": URL,
+        "expires_at": 2_000_000_000,
+        "client_id": "some-client",
+        "scopes": frozenset({"files:write"}),
+    }
+    return TenantContext(**{**known, **changes})
+
+
+class Ring:
+    """A key ring of one key: signs and verifies, each purpose apart."""
+
+    def __init__(self, secret: bytes = b"0" * 32) -> None:
+        self.secret = secret
+
+    def sign(self, purpose: str, payload: bytes) -> str:
+        data = self._mac(purpose, payload) + payload
+        return base64.urlsafe_b64encode(data).rstrip(b"=").decode()
+
+    def verify(self, purpose: str, token: str) -> bytes | None:
+        try:
+            data = base64.urlsafe_b64decode(token + "=" * (-len(token) % 4))
+        except ValueError:
+            return None
+        return data[32:] if hmac.compare_digest(data[:32], self._mac(purpose, data[32:])) else None
+
+    def _mac(self, purpose: str, payload: bytes) -> bytes:
+        return hmac.digest(self.secret, purpose.encode() + b"\0" + payload, "sha256")
+
+
+class Clock:
+    """Seconds since the epoch, moved by hand."""
+
+    def __init__(self) -> None:
+        self.now = 1_800_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Response(msgspec.Struct):
+    """What came back."""
+
+    status: int
+    headers: dict[str, str]
+    body: bytes
+
+    @property
+    def json(self) -> Any:
+        """The body, which must be JSON and say so."""
+        assert self.headers["content-type"] == "application/json"
+        return json.loads(self.body)
+
+    @property
+    def error(self) -> tuple[int, int]:
+        """HTTP status and JSON-RPC code."""
+        return self.status, self.json["error"]["code"]
+
+    @property
+    def events(self) -> list[Any]:
+        """The messages of an event stream, in order; each is one `data:` line."""
+        assert self.headers["content-type"] == "text/event-stream"
+        frames = [frame for frame in self.body.split(b"\n\n") if frame and frame[:1] != b":"]
+        lines = [frame.split(b"\n") for frame in frames]
+        assert all(line[0] == b"event: message" and len(line) == 2 for line in lines)
+        return [json.loads(line[1].removeprefix(b"data: ")) for line in lines]
+
+
+class Client:
+    """Talks to one endpoint in this process."""
+
+    def __init__(
+        self,
+        tools: Iterable[Tool] = (),
+        *,
+        obtainable: frozenset[str] | None = None,
+        suspended: frozenset[str] = frozenset(),
+        limits: Limits = DEFAULT_LIMITS,
+        workspaces: Workspaces | None = None,
+        max_result_bytes: int = 4_000_000,
+    ) -> None:
+        self.clock = Clock()
+        self.caller = a_caller()
+        self.workspaces = workspaces
+        self.registry = Registry([*tools] or demo.pack.tools.values(), obtainable=obtainable)
+        runner = Runner(
+            self.registry,
+            context_for=self._context,
+            max_result_bytes=max_result_bytes,
+            clock=self.clock,
+        )
+        self.endpoint = Endpoint(
+            runner=runner,
+            registry=self.registry,
+            challenge=Challenge(),
+            resource=Resource(URL),
+            sessions=Sessions(Ring(), clock=self.clock),
+            info=ServerInfo("gatepost", "1.0"),
+            suspended=suspended,
+            limits=limits,
+        )
+
+    def _context(self, call: Call) -> CallContext:
+        tenant = call.caller.tenant_id
+        space = self.workspaces.of(tenant) if self.workspaces else TenantWorkspace(-1, tenant)
+        return CallContext(
+            caller=call.caller, request_id=call.request_id, workspace=space, report=call.report
+        )
+
+    async def send(
+        self,
+        body: bytes,
+        headers: Iterable[Header] = (JSON,),
+        *,
+        verb: str = "POST",
+        hang_up: asyncio.Event | None = None,
+        written: asyncio.Event | None = None,
+    ) -> Response:
+        """One exchange with exactly these bytes; *hang_up* ends the connection when it is set."""
+        waiting = [{"type": "http.request", "body": body, "more_body": False}]
+        sent: list[dict[str, Any]] = []
+
+        async def receive() -> dict[str, Any]:
+            if waiting:
+                return waiting.pop()
+            await (hang_up or asyncio.Event()).wait()
+            return {"type": "http.disconnect"}
+
+        async def send(message: Any) -> None:
+            sent.append(message)
+            if written is not None:
+                written.set()
+
+        scope = {
+            "type": "http",
+            "method": verb,
+            "path": "/mcp",
+            "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
+            CALLER: self.caller,
+            "gatepost.request_id": "request-1",
+        }
+        await self.endpoint(scope, receive, send)
+        if not sent:
+            return Response(0, {}, b"")
+        start, *parts = sent
+        return Response(
+            start["status"],
+            {name.decode(): value.decode() for name, value in start["headers"]},
+            b"".join(part.get("body", b"") for part in parts),
+        )
+
+    async def ask(
+        self,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        meta: Mapping[str, Any] | None = None,
+        drop: Iterable[str] = (),
+        **headers: str,
+    ) -> Response:
+        """A modern request, id 7; *headers* replace (`mcp_name=…`) and *drop* leaves some out."""
+        known = {META + "protocolVersion": VERSION, META + "clientCapabilities": CAPABILITIES}
+        given = {**(params or {}), "_meta": {**known, **(meta or {})}}
+        mirrored = {"mcp-protocol-version": VERSION, "mcp-method": method}
+        if isinstance(given.get("name"), str):
+            mirrored["mcp-name"] = given["name"]
+        mirrored |= {name.replace("_", "-"): value for name, value in headers.items()}
+        sent = [JSON, *((name, value) for name, value in mirrored.items() if name not in drop)]
+        return await self.send(message(method, given), sent)
+
+    async def call(self, tool: str, arguments: Mapping[str, Any] | None = None) -> Response:
+        """A modern `tools/call`."""
+        return await self.ask("tools/call", {"name": tool, "arguments": arguments or {}})
+
+    async def open(self, version: str = "2025-11-25", **params: Any) -> str:
+        """The id of a new session."""
+        asked = {"protocolVersion": version, "capabilities": {}, "clientInfo": CLIENT, **params}
+        response = await self.send(message("initialize", asked, identity=0))
+        assert response.json["result"]["protocolVersion"] == version
+        return response.headers["mcp-session-id"]
+
+    async def within(self, session: str, body: bytes, *headers: Header) -> Response:
+        """One POST of a session."""
+        return await self.send(body, [JSON, ("mcp-session-id", session), *headers])
+
+
+CLIENT = {"name": "test", "version": "1"}
+
+
+def message(method: str, params: Any = None, *, identity: Any = 7) -> bytes:
+    """A JSON-RPC request; without an id when *identity* is None."""
+    shown: dict[str, Any] = {"jsonrpc": "2.0", "method": method}
+    if identity is not None:
+        shown["id"] = identity
+    if params is not None:
+        shown["params"] = params
+    return json.dumps(shown).encode()
