@@ -213,7 +213,7 @@ def test_another_spelling_of_the_endpoint_is_not_the_endpoint(site: Site, target
     assert answer.status == 404
 
 
-@pytest.mark.requirement("W16", "W17")
+@pytest.mark.requirement("W16", "W17", "T-02", "S-02")
 @pytest.mark.parametrize(
     "origin",
     ["http://evil.example", "null", "chrome-extension://abc", "HERE/", "HERE.evil.example",

@@ -66,6 +66,7 @@ async def result_of(client: Client, revision: str, method: str, **params: Any) -
     return result
 
 
+@pytest.mark.requirement("A1")
 @pytest.mark.requirement("TL-04", "TL-02")
 @pytest.mark.parametrize("revision", REVISIONS)
 async def test_tools_are_described_as_the_revision_knows_them(
@@ -127,6 +128,7 @@ async def test_a_link_is_text_where_there_are_no_links(client: Client, revision:
 KINDS = ["validation", "not_found", "denied", "conflict", "upstream_unavailable", "timeout"]
 
 
+@pytest.mark.requirement("A2")
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize("kind", KINDS)
 async def test_a_failure_is_a_result_that_the_model_reads(

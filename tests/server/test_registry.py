@@ -66,6 +66,7 @@ def test_what_is_remembered_is_bounded() -> None:
     assert len(registry._visible) == REMEMBERED_SETS
 
 
+@pytest.mark.requirement("O11")
 def test_doubled_and_bad_names_are_named() -> None:
     """The operator reads which tools collide."""
     one, two = tools_needing(frozenset()), tools_needing(frozenset())
