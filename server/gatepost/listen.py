@@ -43,8 +43,9 @@ class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
 
     head_s: float = 10.0
     """From the connection, or the first byte after the last answer, to the end of the head."""
-    keep_alive_s: int = 5
-    """How long an idle connection stays open."""
+    keep_alive_s: int = 65
+    """How long an idle connection stays open: longer than load balancers keep theirs (60 s), or
+    they send a request into a connection that is just being closed."""
     drain_s: int = 30
     """How long running requests may take to finish when the server stops."""
     max_head_bytes: int = 32_768

@@ -101,6 +101,15 @@ def test_a_port_in_use_is_a_sentence(tmp_path: Path) -> None:
     assert "Traceback" not in done.output
 
 
+def test_dev_does_not_start_where_production_runs(tmp_path: Path) -> None:
+    """A marker in the environment is enough; nothing is left behind."""
+    done = finished(run("dev", "--port", "0", cwd=tmp_path, env={"APP_ENV": "production"}))
+
+    assert code_of(done) == 1
+    assert "APP_ENV=production marks this as production" in done.stderr
+    assert list(tmp_path.iterdir()) == []
+
+
 @pytest.mark.parametrize("command", ["check", "serve"])
 def test_five_mistakes_are_five_problems(command: str, tmp_path: Path) -> None:
     """Each with id and hint; the exit code is 1, and nothing is served."""

@@ -1,5 +1,6 @@
 """`gatepost dev`: everything on one laptop, reachable from this machine only."""
 
+import os
 from pathlib import Path
 
 import click
@@ -13,12 +14,14 @@ from gatepost.dev.composition import (
     HOST,
     dev_config,
     dev_issuer,
+    locked,
     make_state_folder,
     write_state,
 )
 from gatepost.dev.welcome import lines
 from gatepost.keyring import KeyRing
 from gatepost.serve import Job, run
+from gatepost_keys.issuer.locks import BANNER
 from gatepost_keys.issuer.mount import routes
 
 
@@ -59,6 +62,8 @@ def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> N
         show(errors)
         raise click.exceptions.Exit(1)
     issuer = dev_issuer(config, toolbox.declared_scopes, auto_approve=auto_approve)
+    if reasons := locked(config, issuer, os.environ):
+        raise click.ClickException("; ".join(reasons))
     try:
         make_state_folder(state)
         written = write_state(state, config, issuer)
@@ -68,6 +73,7 @@ def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> N
         ) from None
 
     def announce() -> None:
+        click.echo(BANNER)
         names = sorted(tool.name for tool in toolbox.tools)
         for line in lines(config.resource, names, state):
             click.echo(line)

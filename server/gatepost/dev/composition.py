@@ -2,6 +2,7 @@
 
 import os
 import secrets
+from collections.abc import Mapping
 from pathlib import Path
 
 import msgspec
@@ -16,6 +17,7 @@ from gatepost.settings import (
     WorkspaceSettings,
 )
 from gatepost_authz.config import Issuer, RoleRule, TenantRule
+from gatepost_keys.issuer.locks import problems
 from gatepost_keys.issuer.settings import IssuerSettings
 from gatepost_keys.issuer.state import CLI_CLIENT
 
@@ -54,6 +56,21 @@ def dev_issuer(config: Config, scopes: frozenset[str], *, auto_approve: bool) ->
         scopes=tuple(sorted(scopes)),
         cli_secret=secrets.token_urlsafe(32),
         auto_approve=auto_approve,
+    )
+
+
+def locked(config: Config, issuer: IssuerSettings, environ: Mapping[str, str]) -> list[str]:
+    """Why the issuer must not run with this configuration, as sentences; empty: it may."""
+    listen = config.listen
+    return problems(
+        issuer.issuer,
+        config.resource,
+        listen.host,
+        production=not config.development,
+        tls=bool(listen.tls_certificate or listen.tls_key),
+        trusted_proxies=listen.trusted_proxies,
+        other_issuers=[one.issuer for one in config.issuers if one.issuer != issuer.issuer],
+        environ=environ,
     )
 
 
