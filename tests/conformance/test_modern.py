@@ -155,15 +155,13 @@ async def test_accept_is_read_leniently(client: Client, accept: str) -> None:
     assert (await client.ask("tools/list", accept=accept)).status == 200
 
 
-async def test_a_body_too_large_is_refused_before_it_is_read() -> None:
-    """By its declared length, and by its real one."""
+async def test_a_body_too_large_is_refused() -> None:
+    """By its real length; a declared one is the edge's to judge."""
     client = Client(limits=Limits(max_body_bytes=500))
     small, large = message("ping"), message("ping", {"x": "y" * 500})
 
     assert (await client.send(small)).status == 400
     assert (await client.send(large)).status == 413
-    assert (await client.send(small, [JSON, ("content-length", "501")])).status == 413
-    assert (await client.send(small, [JSON, ("content-length", "9" * 5000)])).status == 413
 
 
 async def test_a_suspended_tenant_hears_so_after_signing_in() -> None:

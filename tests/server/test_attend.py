@@ -1,13 +1,18 @@
 """Work that may be stopped while it waits, and bodies that never come."""
 
 import asyncio
+import json
 from collections.abc import Awaitable
+from typing import Any
 
 import pytest
 
 from gatepost.mcp.body import Gone, read_body
+from gatepost.mcp.endpoint import Limits
 from gatepost.mcp.jsonrpc import Refused
 from gatepost.tools.attend import Attended, DeadlinePassed, Stop, Within
+from gatepost_authz.middleware import CALLER
+from tests.support.mcp import Client
 
 
 class Counted(Attended[str]):
@@ -148,20 +153,28 @@ class Feed:
 
 async def test_a_body_may_come_in_pieces() -> None:
     """As long as it is within the limit."""
-    assert await read_body(Feed(b"ab", b"", b"cd"), {}, 4, 5) == b"abcd"
+    assert await read_body(Feed(b"ab", b"", b"cd"), 4) == b"abcd"
     with pytest.raises(Refused) as refused:
-        await read_body(Feed(b"ab", b"cde"), {}, 4, 5)
+        await read_body(Feed(b"ab", b"cde"), 4)
     assert refused.value.status == 413
 
 
 async def test_a_body_that_never_ends_is_given_up() -> None:
     """All of it has one deadline, however often a byte comes."""
-    with pytest.raises(Refused) as refused:
-        await read_body(Feed(b"{", ends=False), {}, 100, 0.02)
-    assert refused.value.status == 408
+    client = Client(limits=Limits(body_timeout_s=0.02))
+    scope = {"method": "POST", "path": "/mcp", "headers": [(b"content-type", b"application/json")]}
+    sent: list[Any] = []
+
+    async def send(message: Any) -> None:
+        sent.append(message)
+
+    await client.endpoint({**scope, CALLER: client.caller}, Feed(b"{", ends=False), send)
+
+    assert sent[0]["status"] == 408
+    assert json.loads(sent[1]["body"])["error"]["code"] == -32600
 
 
 async def test_a_client_that_hangs_up_is_not_answered() -> None:
     """There is nobody to tell."""
     with pytest.raises(Gone):
-        await read_body(Feed(b"{", ends=False, hangs_up=True), {}, 100, 5)
+        await read_body(Feed(b"{", ends=False, hangs_up=True), 100)

@@ -4,13 +4,17 @@ from starlette.types import Receive
 
 from gatepost.mcp.exchange import Headers
 from gatepost.mcp.jsonrpc import INVALID_REQUEST, Refused
-from gatepost.tools.attend import DeadlinePassed, Within
 
 JSON = b"application/json"
 
 
 class Gone(Exception):
     """The client hung up before its request was complete."""
+
+
+TOO_SLOW = Refused(
+    INVALID_REQUEST, "The body did not arrive in time", status=408, legacy_status=408
+)
 
 
 def check_type(headers: Headers) -> None:
@@ -22,28 +26,18 @@ def check_type(headers: Headers) -> None:
         raise _refused(415, "The body must not be compressed")
 
 
-async def read_body(receive: Receive, headers: Headers, limit: int, timeout_s: float) -> bytes:
+async def read_body(receive: Receive, limit: int) -> bytes:
     """
-    Read the whole body; raises Refused when it is too large or too slow, Gone when it never comes.
+    Read the whole body; raises Refused when it is too large, Gone when the rest never comes.
 
-    *timeout_s* is for all of it: a byte now and then must not keep a request alive.
+    What declares itself too large never gets here: the edge refuses it unread.
     """
-    declared = headers.get(b"content-length", b"")
-    if len(declared) > 18 or (declared.isdigit() and int(declared) > limit):
-        raise _too_large(limit)
-    try:
-        return await Within(timeout_s, _collect(receive, limit))
-    except DeadlinePassed:
-        raise _refused(408, "The body did not arrive in time") from None
-
-
-async def _collect(receive: Receive, limit: int) -> bytes:
     message = await receive()
     if message["type"] == "http.request" and not message.get("more_body"):
         body: bytes = message.get("body", b"")
-        if len(body) > limit:
-            raise _too_large(limit)
-        return body
+        if len(body) <= limit:
+            return body
+        raise _too_large(limit)
     chunks: list[bytes] = []
     size = 0
     while message["type"] == "http.request":

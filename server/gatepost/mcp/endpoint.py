@@ -8,7 +8,7 @@ from msgspec import UNSET
 from starlette.types import Receive, Scope, Send
 
 from gatepost.mcp import modern
-from gatepost.mcp.body import Gone, check_type, read_body
+from gatepost.mcp.body import JSON, TOO_SLOW, Gone, check_type, read_body
 from gatepost.mcp.era import MODERN, Kind, Ruling, decide
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange, Headers
 from gatepost.mcp.jsonrpc import (
@@ -25,6 +25,7 @@ from gatepost.mcp.params import NO_META, NONE, Params, read_params
 from gatepost.mcp.reply import Replies
 from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_HEADER, Handshake
 from gatepost.mcp.stateless import Stateless
+from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost_authz.challenge import Challenge
@@ -94,6 +95,8 @@ class Endpoint:
         except Refused as refusal:
             # Refused before a message was understood: no era, no id.
             answer = self._modern.refused(None, refusal)
+        except DeadlinePassed:
+            answer = self._modern.refused(None, TOO_SLOW)
         except Gone:
             return
         if answer is None:
@@ -109,9 +112,11 @@ class Endpoint:
         if scope["method"] != "POST" and decide(scope["method"]) is Ruling.NOT_ALLOWED:
             raise NOT_ALLOWED
         headers: Headers = dict(scope["headers"])
-        check_type(headers)
+        if headers.get(b"content-type") != JSON or b"content-encoding" in headers:
+            check_type(headers)
         limits = self._limits
-        body = await read_body(receive, headers, limits.max_body_bytes, limits.body_timeout_s)
+        # One deadline for all of it: a byte now and then must not keep a request alive.
+        body = await Within(limits.body_timeout_s, read_body(receive, limits.max_body_bytes))
         message = read(body)
         exchange = Exchange(
             scope[CALLER],

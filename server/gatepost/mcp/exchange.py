@@ -10,7 +10,8 @@ Headers = dict[bytes, bytes]
 """Request headers by name, in lower case."""
 
 
-class Exchange(msgspec.Struct, frozen=True):
+# Made for every request and part of no cycle: the collector need not follow them.
+class Exchange(msgspec.Struct, frozen=True, gc=False):
     """One POST, past the gate."""
 
     caller: TenantContext
@@ -21,7 +22,7 @@ class Exchange(msgspec.Struct, frozen=True):
     send: Send
 
 
-class Answer(msgspec.Struct, frozen=True):
+class Answer(msgspec.Struct, frozen=True, gc=False):
     """What goes back when the answer is no stream; without a body it is only a status."""
 
     status: int

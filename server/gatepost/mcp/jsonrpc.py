@@ -58,7 +58,7 @@ class Refused(Exception):
         self.headers = headers
 
 
-class Envelope(msgspec.Struct):
+class Envelope(msgspec.Struct, gc=False):
     """One JSON-RPC message; what its method must judge stays raw."""
 
     jsonrpc: str | UnsetType = UNSET
@@ -81,7 +81,7 @@ _decode_loose = msgspec.json.Decoder(Loose).decode
 _decode_text = msgspec.json.Decoder(str).decode
 
 
-class Message(msgspec.Struct, frozen=True):
+class Message(msgspec.Struct, frozen=True, gc=False):
     """One message, understood as far as JSON-RPC goes; ``id`` is its JSON, unchanged."""
 
     id: bytes | None

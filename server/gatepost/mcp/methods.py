@@ -27,7 +27,7 @@ class ServerInfo(msgspec.Struct, frozen=True, omit_defaults=True):
     title: str | None = None
 
 
-class Ask(msgspec.Struct, frozen=True):
+class Ask(msgspec.Struct, frozen=True, gc=False):
     """One request, ready for its method."""
 
     caller: TenantContext

@@ -13,7 +13,7 @@ CAPABILITIES = PREFIX + "clientCapabilities"
 SERVER_INFO = PREFIX + "serverInfo"
 
 
-class Meta(msgspec.Struct):
+class Meta(msgspec.Struct, gc=False):
     """The members of `_meta` that are read; a client's own name for itself is not one of them."""
 
     version: str | UnsetType = msgspec.field(name=VERSION, default=UNSET)
@@ -21,7 +21,7 @@ class Meta(msgspec.Struct):
     progress_token: Raw | UnsetType = msgspec.field(name="progressToken", default=UNSET)
 
 
-class Params(msgspec.Struct):
+class Params(msgspec.Struct, gc=False):
     """The parameters of every method served, as far as a type says it."""
 
     meta: Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)

@@ -75,7 +75,7 @@ class Workspace(Protocol):
 ProgressSink = Callable[[float, float | None, str | None], Awaitable[None]]
 
 
-class CallContext(msgspec.Struct, frozen=True, kw_only=True):
+class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The call as a tool sees it: who calls, for which tenant, and what it may use."""
 
     caller: TenantContext
@@ -140,7 +140,7 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     routed: tuple[Routed, ...] = ()
 
 
-class Call(msgspec.Struct, frozen=True, kw_only=True):
+class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One call of one tool, before anything about it is decided; ``arguments`` is raw JSON."""
 
     caller: TenantContext
