@@ -23,17 +23,18 @@ bench: .venv/dev ## what a call costs, beside a bare server and the peers
 	$(BIN)/python -m bench $(ARGS)
 
 .venv/python:
-	$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Gatepost needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
-	$(PYTHON) -m venv .venv
+	@$(PYTHON) -c 'import sys; sys.exit(0 if sys.version_info >= (3, 11) else "Gatepost needs Python 3.11 or newer: make PYTHON=python3.11 ...")'
+	@echo "Installing into .venv, once..."
+	@$(PYTHON) -m venv .venv
 	@touch $@
 
 .venv/core: .venv/python requirements.lock pyproject.toml
-	$(PIP) install --require-hashes --requirement requirements.lock
-	$(PIP) install --no-deps --no-build-isolation --editable .
+	@$(PIP) install --require-hashes --requirement requirements.lock
+	@$(PIP) install --no-deps --no-build-isolation --editable .
 	@touch $@
 
 .venv/dev: .venv/core requirements-dev.lock
-	$(PIP) install --require-hashes --requirement requirements-dev.lock
+	@$(PIP) install --require-hashes --requirement requirements-dev.lock
 	@touch $@
 
 tests/node/node_modules/.installed-from: .venv/dev tests/node/package-lock.json

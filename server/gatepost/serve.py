@@ -79,7 +79,10 @@ async def _serve(job: Job, on_ready: Callable[[], object]) -> None:
 
         def ready() -> None:
             on_ready()
-            services.warm()
+            # The development issuer is this very process: the first call fetches its keys, and
+            # the ready line stays the last thing that `gatepost dev` says by itself.
+            if not job.development_issuer:
+                services.warm()
 
         server = Server(
             listen_config(current, deadlines(config), tls=tls_of(config)),

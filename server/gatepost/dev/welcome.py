@@ -41,9 +41,9 @@ def lines(resource: str, tools: list[str], state: Path) -> list[str]:
         f"Gatepost for development, on this machine only: {origin}/ tells more, Ctrl+C ends it.",
         f"Tools: {shown}. Sign in as alice or dave (tenant acme) or bob (globex), no password.",
         "This call works:",
-        f"  curl -s {resource} -H \"Authorization: Bearer {token}\" {headers} -d '{CALL}'",
+        f"  curl -s -w '\\n' {resource} -H \"Authorization: Bearer {token}\" {headers} -d '{CALL}'",
         "This one is refused with 401 and a challenge, because it brings no token:",
-        f"  curl -i {resource} {headers} -d '{CALL}'",
+        f"  curl -i -w '\\n' {resource} {headers} -d '{CALL}'",
         "To connect Claude Code (other clients: paste the URL):",
         f"  claude mcp add --transport http gatepost {resource}",
     ]

@@ -1,0 +1,117 @@
+"""README's first screen works when it is pasted, and its own function runs behind the gate."""
+
+import json
+import re
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source import ROOT
+from tests.support import gatepost
+from tests.support.gatepost import Gatepost
+from tests.support.process import python_environment
+
+README = (ROOT / "README.md").read_text(encoding="utf-8")
+BLOCKS = re.findall(r"^```(\w+)\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+PROGRAM = f'"{sys.executable}" -m gatepost'
+
+
+def block(language: str, holding: str) -> str:
+    """The one code block of that language that holds the text."""
+    found = [text for kind, text in BLOCKS if kind == language and holding in text]
+    assert len(found) == 1, f"{len(found)} blocks of {language} hold {holding!r}"
+    return found[0]
+
+
+@pytest.fixture(scope="module")
+def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[tuple[Gatepost, Path]]:
+    """`gatepost dev` with the README's own tool, where the README says to save it."""
+    folder = tmp_path_factory.mktemp("readme")
+    (folder / "greetings.py").write_text(block("python", "def greet"), encoding="utf-8")
+    with gatepost.dev(folder, "--tools", "greetings.py") as process:
+        yield process, folder
+
+
+def paste(lines: str, process: Gatepost, folder: Path) -> str:
+    """What a shell prints for these lines, with this run's port, program and state."""
+    lines = lines.replace("http://127.0.0.1:8000", process.origin)
+    lines = lines.replace(".venv/bin/gatepost token", f"{PROGRAM} token --state state")
+    lines = lines.replace(".venv/bin/gatepost", PROGRAM)
+    return subprocess.run(
+        ["sh", "-c", lines],
+        cwd=folder,
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+
+
+def test_the_first_screen_ends_in_a_tool_call_and_a_refusal(
+    running: tuple[Gatepost, Path],
+) -> None:
+    """The pasted lines print the tool's answer and the challenge."""
+    printed = paste(block("sh", "TOKEN="), *running)
+    answer, challenge = printed.strip().splitlines()
+
+    assert json.loads(answer)["result"]["content"] == [{"type": "text", "text": "hello"}]
+    assert challenge.startswith("www-authenticate: Bearer resource_metadata=")
+
+
+def test_the_readmes_own_function_runs_behind_the_gate(running: tuple[Gatepost, Path]) -> None:
+    """The five lines are a tool."""
+    lines = block("sh", "TOKEN=").splitlines()
+    call = "\n".join(lines[:2]).replace("Mcp-Name: echo", "Mcp-Name: greet")
+    call = call.replace(
+        '"name":"echo","arguments":{"text":"hello"}', '"name":"greet","arguments":{"name":"Ada"}'
+    )
+
+    answer = json.loads(paste(call, *running))
+
+    assert answer["result"]["content"][0]["text"] == "Hello Ada, from acme."
+
+
+def test_the_doctor_finds_nothing_wrong(running: tuple[Gatepost, Path]) -> None:
+    """The command that the README recommends says so in its last line."""
+    process, folder = running
+    said = paste(".venv/bin/gatepost doctor http://127.0.0.1:8000/mcp", process, folder)
+
+    assert said.strip().splitlines()[-1] == (
+        f"Everything that a client needs is in place at {process.url}."
+    )
+
+
+def test_the_readmes_configuration_has_no_problem(tmp_path: Path) -> None:
+    """Pasted as it stands, with the key ring made as it says, `check` is content."""
+    (tmp_path / "gatepost.toml").write_text(block("toml", "resource ="), encoding="utf-8")
+    (tmp_path / "greetings.py").write_text(block("python", "def greet"), encoding="utf-8")
+    steps = block("sh", "keyring new").splitlines()[:2]
+    lines = (
+        "\n".join(steps)
+        .replace("gatepost ", f"{PROGRAM} ")
+        .replace(f"{PROGRAM}.toml", "gatepost.toml")
+    )
+
+    done = subprocess.run(
+        ["sh", "-c", lines],
+        cwd=tmp_path,
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stdout + done.stderr
+
+
+def test_every_page_the_readme_links_exists() -> None:
+    """A link that leads nowhere is worse than none."""
+    links = re.findall(r"\]\((?!https?:)([^)#]+)\)", README)
+
+    assert links
+    assert [link for link in links if not (ROOT / link).exists()] == []
