@@ -175,3 +175,14 @@ async def test_a_suspended_tenant_hears_so_after_signing_in() -> None:
     assert suspended.error == (200, -31001)
     assert suspended.json["id"] == 7
     assert served.json["result"]["isError"] is False
+
+
+async def test_a_session_from_before_a_suspension_serves_nothing() -> None:
+    """Neither a single message nor a batch of the older era gets past it."""
+    before, after = Client(), Client(suspended=frozenset({"acme"}))
+    session = await before.open("2025-03-26")
+    call = message("tools/call", {"name": "echo", "arguments": {"text": "x"}})
+
+    assert (await before.within(session, call)).status == 200
+    for body in (call, b"[" + call + b"]"):
+        assert (await after.within(session, body)).error == (200, -31001)

@@ -126,14 +126,17 @@ class Endpoint:
             receive,
             send,
         )
-        if isinstance(message, list):
-            return await self._batch(exchange, message)
-        refusal = message.refusal
+        refusal: Refused | None = None
         if len(headers) != len(scope["headers"]) and _doubled(scope["headers"]):
             # Whoever reads the first and whoever reads the last would see different requests.
-            refusal = refusal or DOUBLED
+            refusal = DOUBLED
         if exchange.caller.tenant_id in self._suspended:
             refusal = refusal or SUSPENDED
+        if isinstance(message, list):
+            if refusal is not None:
+                return self._modern.refused(None, refusal)
+            return await self._batch(exchange, message)
+        refusal = message.refusal or refusal
         if refusal is not None:
             return self._modern.refused(message.id, refusal)
         if message.method is None:
