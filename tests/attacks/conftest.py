@@ -14,8 +14,9 @@ import pytest
 
 from gatepost.app import build_app
 from gatepost.config.toolbox import load
+from gatepost.connection import Deadlines, FastProtocol, PlainProtocol
 from gatepost.keyring import KeyRing
-from gatepost.listen import Deadlines, FastProtocol, PlainProtocol, Server, bind, listen_config
+from gatepost.listen import Server, bind, listen_config
 from gatepost.services import opened
 from gatepost.settings import Config
 from gatepost.telemetry.access import AccessLog
