@@ -185,6 +185,9 @@ class FastProtocol(HttpToolsProtocol):
         self._watch.disarm()
         self._idle.end()
         super().connection_lost(exc)
+        # None before the first request, whatever its annotation says.
+        if cast("Cycle | None", self.cycle) is not None:
+            self.cycle.abandon()
 
     def data_received(self, data: bytes) -> None:
         if self._idle.since is not None:

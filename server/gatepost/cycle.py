@@ -85,6 +85,10 @@ class Cycle(RequestResponseCycle):
         else:
             self.message_event.set()
 
+    def abandon(self) -> None:
+        """The client is gone: what it asked, and nobody has looked at yet, is not done."""
+        self.scope.pop(WHOLE_BODY, None)
+
     async def receive(self) -> ASGIReceiveEvent:
         """The next message; ASGI's way to the body also where that stands in the scope."""
         if self.message_event is NOBODY:
