@@ -121,16 +121,18 @@ class Endpoint:
             receive,
             send,
         )
-        if isinstance(message, list):
-            return await self._batch(exchange, message)
-        refusal = message.refusal
+        identity, refusal = None, None
+        if not isinstance(message, list):
+            identity, refusal = message.id, message.refusal
         if len(headers) != len(scope["headers"]) and _doubled(scope["headers"]):
             # Whoever reads the first and whoever reads the last would see different requests.
             refusal = refusal or DOUBLED
         if exchange.caller.tenant_id in self._suspended:
             refusal = refusal or SUSPENDED
         if refusal is not None:
-            return self._modern.refused(message.id, refusal)
+            return self._modern.refused(identity, refusal)
+        if isinstance(message, list):
+            return await self._batch(exchange, message)
         if message.method is None:
             return self._response(exchange)
         params, problem = read_params(message.params)
