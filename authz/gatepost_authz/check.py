@@ -48,6 +48,7 @@ HINTS = {
     "authz.E026": "map by `claim` or `issuer = true`, and name each organisation in `tenants`",
     "authz.E027": "a scope is printable ASCII without spaces, quotes and backslashes",
     "authz.E028": "fill it in or leave it out",
+    "authz.E029": "map by `issuer = true`, or name each issuer in a table of its own",
     "authz.W001": "clients write the address without it and compare byte for byte",
     "authz.W002": "RFC 8707 advises against it, and some clients lose it",
     "authz.W003": "some clients sign in at the first issuer only; put {tenant} into `resource`",
@@ -214,9 +215,8 @@ def _tenant_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
         if issuer.tenants:
             message = "the table has no effect: every token belongs to one tenant"
             yield _found("authz.E021", f"{where}.tenants", message)
-        if "{" in issuer.issuer:
-            message = "every organisation of the provider would share one tenant"
-            yield _found("authz.E026", f"{where}.tenant.value", message)
+    if "{" in issuer.issuer:
+        yield from _template_problems(where, issuer)
     for value, tenant in issuer.tenants.items():
         yield from _id_problems(f"{where}.tenants", tenant)
         if not value:
@@ -228,6 +228,19 @@ def _tenant_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
         if not (role_rule.claim and role_rule.value):
             message = "an empty claim or value would give the role away"
             yield _found("authz.E028", f"{where}.roles.{role}", message)
+
+
+def _template_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
+    """What is wrong with a tenant rule because many issuers share it."""
+    rule, preset = issuer.tenant, PRESETS.get(issuer.preset)
+    if rule.value:
+        message = "every organisation of the provider would share one tenant"
+        yield _found("authz.E026", f"{where}.tenant.value", message)
+        return
+    claim = rule.claim or (preset.tenant_claim if preset and not rule.issuer else "")
+    if claim and not (preset and claim == preset.segment_claim):
+        message = f"one issuer of the template could claim another's tenant in {claim!r}"
+        yield _found("authz.E029", f"{where}.tenant", message)
 
 
 def _id_problems(setting: str, tenant: str) -> Iterator[Problem]:

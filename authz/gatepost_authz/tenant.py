@@ -159,6 +159,10 @@ def named_by(claims: Mapping[str, object], rules: TenantRules, captured: str | N
     claim = settings.tenant.claim or rules.preset.tenant_claim
     if not claim:
         raise InvalidToken("no_tenant_rule")
+    if "{" in settings.issuer and claim != rules.preset.segment_claim:
+        # Each concrete issuer signs for itself: the administrator of one of them can write any
+        # claim, and so name its neighbour's tenant.
+        raise InvalidToken("tenant_not_exclusive")
     value = lookup(claims, claim)
     if claim == rules.preset.tenant_claim:
         value = only_entry(value)

@@ -30,9 +30,11 @@ PARSERS = {"httptools": FastProtocol, "h11": PlainProtocol}
 class Serving(threading.Thread):
     """Gatepost as `gatepost serve` composes it, on a loop of its own in this process."""
 
-    def __init__(self, config: Config, sock: Any, parser: type[asyncio.Protocol]) -> None:
+    def __init__(
+        self, config: Config, sock: Any, parser: type[asyncio.Protocol], keyring: KeyRing
+    ) -> None:
         super().__init__(daemon=True)
-        self.config, self.sock, self.parser = config, sock, parser
+        self.config, self.sock, self.parser, self.keyring = config, sock, parser, keyring
         self.lines = io.BytesIO()
         self.ready = threading.Event()
         self.server: Server | None = None
@@ -43,7 +45,7 @@ class Serving(threading.Thread):
     async def _serve(self) -> None:
         toolbox = load(self.config.tools)
         assert toolbox.problems == ()
-        async with opened(self.config, toolbox, KeyRing.ephemeral()) as services:
+        async with opened(self.config, toolbox, self.keyring) as services:
             services.log = AccessLog("json", self.lines.write)
             app = build_app(self.config, services)
             settings = listen_config(app, Deadlines(drain_s=5), protocol=self.parser)
@@ -58,7 +60,9 @@ class Serving(threading.Thread):
 
 
 @contextmanager
-def serving(idp: Idp, parser: str, **settings: Any) -> Iterator[Site]:
+def serving(
+    idp: Idp, parser: str, *, keyring: KeyRing | None = None, **settings: Any
+) -> Iterator[Site]:
     """A running site whose configuration is the attacked one with *settings* changed."""
     sock = bind("127.0.0.1", 0)
     resource = f"http://127.0.0.1:{sock.getsockname()[1]}/mcp"
@@ -71,7 +75,8 @@ def serving(idp: Idp, parser: str, **settings: Any) -> Iterator[Site]:
         "scopes": {"obtainable": ["files:read", "files:write"]},
         "limits": {"failures_per_second": 0},
     } | settings
-    thread = Serving(msgspec.convert(tree, Config), sock, PARSERS[parser])
+    config = msgspec.convert(tree, Config)
+    thread = Serving(config, sock, PARSERS[parser], keyring or KeyRing.ephemeral())
     handler = logging.StreamHandler(io.TextIOWrapper(thread.lines, write_through=True))
     logging.getLogger().addHandler(handler)
     thread.start()
