@@ -137,6 +137,12 @@ class FastProtocol(HttpToolsProtocol):
         self._in_head = True
         super().on_message_begin()
 
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # A field behind a chunked body would join those of the head: a token, or an address that
+        # a proxy never saw, after the checks or before them, as the packets fall (RFC 9110 6.5.1).
+        if self._in_head:
+            super().on_header(name, value)
+
     def on_headers_complete(self) -> None:
         self._in_head = False
         self._watch.disarm()

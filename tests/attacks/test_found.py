@@ -29,7 +29,7 @@ from gatepost_authz.errors import InvalidToken
 from gatepost_authz.issuers import IssuerRegistry
 from gatepost_authz.tenant import tenant_of
 from tests.attacks.conftest import serving
-from tests.attacks.site import Site
+from tests.attacks.site import Site, tools_call
 from tests.support.raw import RawAnswer, exchange, request
 
 CALL = b'{"jsonrpc":"2.0","id":1,"method":"tools/call","params":{"name":"witness"}}'
@@ -109,6 +109,22 @@ def test_a_suspended_tenant_cannot_call_in_a_batch(site: Site) -> None:
             many = post(closed, b"[" + CALL + b"]", ("Mcp-Session-Id", identity))
 
     assert [code_of(one), code_of(many)] == [jsonrpc.TENANT_SUSPENDED] * 2
+
+
+@pytest.mark.parametrize("field", ["Authorization", "Mcp-Name"])
+def test_a_field_behind_the_body_is_no_header(site: Site, field: str) -> None:
+    """What a proxy checks or strips in a head must not come in by the trailer (RFC 9110 6.5.1)."""
+    fields, body = tools_call("witness")
+    fields += [("Host", site.authority), ("Content-Type", "application/json")]
+    fields += [("Authorization", f"Bearer {site.forge().token()}"), ("Connection", "close")]
+    late = next(f"{name}: {value!s}" for name, value in fields if name == field)
+    head = [pair for pair in fields if pair[0] != field] + [("Transfer-Encoding", "chunked")]
+    chunked = b"%x\r\n%b\r\n0\r\n%b\r\n\r\n" % (len(body), body, late.encode())
+
+    with site.nothing_runs():
+        answer = exchange(site.port, request("POST", site.path, head, chunked))
+
+    assert answer.status == (401 if field == "Authorization" else 400)
 
 
 def test_names_of_headers_that_strangers_invent_are_not_kept() -> None:
