@@ -79,7 +79,7 @@ def problems(
     """
     yield from _url_problems("resource", resource, development)
     yield from _resource_problems(resource)
-    if not issuers:
+    if not any(issuer.enabled for issuer in issuers):
         yield _found("authz.E010", "issuers", "no issuer is trusted, so no token can be accepted")
     for index, issuer in enumerate(issuers):
         where = f"issuers[{index}]"

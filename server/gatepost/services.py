@@ -84,7 +84,7 @@ class Services:
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
         )
-        self.keys.retain([issuer.issuer for issuer in config.issuers])
+        self.keys.retain([trusted.settings.issuer for trusted in issuers.issuers])
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
         # Questions that a reload has overtaken are still answered; all end with the process.

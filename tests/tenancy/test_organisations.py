@@ -154,6 +154,16 @@ def test_an_issuer_that_maps_freely_cannot_name_what_another_has(idp: Idp) -> No
 
 
 @pytest.mark.requirement("A6", "C29")
+def test_an_issuer_that_is_turned_off_keeps_what_is_its_own(idp: Idp) -> None:
+    """Turning A off must not be how B comes by A's tenants."""
+    issuers = [issuer(idp, "a", tenant={"value": "acme"}, enabled=False), issuer(idp, "b")]
+    with house(idp, issuers, tenancy=OPEN) as site:
+        assert site.tenant_of(site.token("a")) is None
+        assert site.tenant_of(site.token("b", org_id="acme")) is None
+        assert site.tenant_of(site.token("b", org_id="globex")) == "globex"
+
+
+@pytest.mark.requirement("A6", "C29")
 def test_two_issuers_without_tables_open_nothing(idp: Idp) -> None:
     """A configuration that `check` refuses is not served generously by whoever skips `check`."""
     issuers = [issuer(idp, "a"), issuer(idp, "b")]
