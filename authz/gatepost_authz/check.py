@@ -55,6 +55,7 @@ HINTS = {
     "authz.W004": "add `introspection`, or make the provider issue JWTs",
     "authz.W005": "name tenants in `tenancy.tenants` or in an issuer's `tenants` table",
     "authz.W006": "with a `tenants` table only those tenants have a metadata document",
+    "authz.W007": "put {tenant} into `resource` and set tenant = { issuer = true }",
 }
 """Every problem the gate can find (W: a warning), and what to do about it."""
 
@@ -78,7 +79,7 @@ def problems(
     """
     yield from _url_problems("resource", resource, development)
     yield from _resource_problems(resource)
-    if not issuers:
+    if not any(issuer.enabled for issuer in issuers):
         yield _found("authz.E010", "issuers", "no issuer is trusted, so no token can be accepted")
     for index, issuer in enumerate(issuers):
         where = f"issuers[{index}]"
@@ -265,6 +266,9 @@ def _neighbour_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Pr
         elif free[index] and TENANT in resource:
             message = "the resource names tenants, and this issuer does not say which it has"
             yield _found("authz.W006", f"{where}.tenants", message)
+        if "{" in issuer.issuer and not (TENANT in resource and issuer.tenant.issuer):
+            message = "no metadata document can name the issuers of this template"
+            yield _found("authz.W007", f"{where}.issuer", message)
 
 
 def _sharing_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Problem]:

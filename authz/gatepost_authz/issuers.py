@@ -106,13 +106,16 @@ class IssuerRegistry:
 
 
 def trust(issuers: Sequence[Issuer], presets: Mapping[str, Preset]) -> tuple[TrustedIssuer, ...]:
-    """Each issuer compiled, knowing which tenants the others have named for themselves."""
+    """Each enabled issuer compiled, knowing which tenants the others have named for themselves."""
     closed = [closed_set(settings) for settings in issuers]
     free = sum(tenants is None for tenants in closed)
     compiled = []
     for index, (settings, own) in enumerate(zip(issuers, closed, strict=True)):
         if settings.preset not in presets:
             raise ValueError(f"issuer {settings.issuer} names an unknown preset")
+        if not settings.enabled:
+            # Counted above all the same: turning one off must not hand its tenants to another.
+            continue
         others = [tenants or frozenset() for n, tenants in enumerate(closed) if n != index]
         preset = presets[settings.preset]
         rules = TenantRules(

@@ -125,6 +125,9 @@ CASES: list[tuple[str, str, dict[str, Any]]] = [
     ("authz.W004", "issuers[0].introspection", {"issuers": [issuer(preset="oidc-provider")]}),
     ("authz.W005", "tenancy", {"issuers": [issuer(tenants={})]}),
     ("authz.W006", "issuers[0].tenants", {"resource": TEMPLATE, "issuers": [issuer(tenants={})]}),
+    ("authz.W007", "issuers[0].issuer", {"issuers": [issuer(issuer="https://h.example/{org}")]}),
+    ("authz.W007", "issuers[0].issuer",
+     {"resource": TEMPLATE, "issuers": [issuer(issuer="https://h.example/{org}")]}),
 ]  # fmt: skip
 
 
@@ -158,8 +161,9 @@ def test_every_id_has_a_case() -> None:
          "issuers": [issuer(issuer="http://localhost:8000/dev-as")]},
         {"issuers": [issuer(tenants={})], "tenants": ["acme"]},
         {"issuers": [issuer(tenants={})], "create_on_first_use": True},
-        {"issuers": [issuer(preset="entra-v2", audiences=("api-guid",), tenant=TenantRule(),
-                            issuer="https://login.microsoftonline.com/{tid}/v2.0")]},
+        {"resource": TEMPLATE, "issuers": [
+            issuer(preset="entra-v2", audiences=("api-guid",), tenant=TenantRule(issuer=True),
+                   issuer="https://login.microsoftonline.com/{tid}/v2.0")]},
         {"issuers": [issuer(algorithms=("RS256", "EdDSA", "Ed25519", "ES384"))]},
         {"issuers": [issuer(introspection=introspection(), preset="oidc-provider")]},
         {"scopes": {"scopes.baseline": ["mcp:read"]}},
