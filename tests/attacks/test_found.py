@@ -18,7 +18,7 @@ from gatepost.config.judgement import problems
 from gatepost.config.toolbox import Toolbox, load
 from gatepost.dev.composition import dev_config, dev_issuer, forget_state, write_state
 from gatepost.edge.headers import LONGEST_REMEMBERED, Headers
-from gatepost.edge.request import Request
+from gatepost.edge.request import request_of
 from gatepost.keyring import KeyRing, KeyRingError, rotate
 from gatepost.mcp import jsonrpc
 from gatepost.mcp.legacy import Sessions
@@ -151,7 +151,7 @@ def test_names_of_headers_that_strangers_invent_are_not_kept() -> None:
     for number in range(10):
         name = b"%d-" % number + b"x" * 100_000
         scope: Scope = {"method": "POST", "path": "/mcp", "headers": [(name, b"")]}
-        headers(Request(scope))
+        headers(request_of(scope))
 
     assert all(len(name) <= LONGEST_REMEMBERED for name in headers._verdicts)
 
