@@ -92,6 +92,12 @@ class HeadWatch:
         else:
             self.arm()
 
+    def stray(self, size: int) -> None:
+        """Bytes arrived that are neither head nor body: the fields behind a chunked body."""
+        self.received += size
+        if self.received > self._config.deadlines.max_head_bytes + HEAD_ALLOWANCE:
+            self._end(b"")
+
     def _late(self) -> None:
         self.timer = None
         cycle = self._protocol.cycle
@@ -115,6 +121,7 @@ class FastProtocol(HttpToolsProtocol):
         super().__init__(*args, **kwargs)
         self._watch = HeadWatch(self, cast("ListenConfig", self.config), self.loop)
         self._in_head = True
+        self._in_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -129,9 +136,22 @@ class FastProtocol(HttpToolsProtocol):
             # The connection was idle. Bytes that begin no message (line ends are skipped) would
             # otherwise end the idle timer and start nothing.
             self._in_head = True
+        self._in_body = False
         super().data_received(data)
         if self._in_head:
             self._watch.count(len(data))
+        elif not self._in_body and self._is_waiting():
+            # The parser gathers a trailer's value without end, copying it for every packet.
+            self._watch.stray(len(data))
+
+    def _is_waiting(self) -> bool:
+        # uvicorn declares it as always there; where a first head was refused it is None.
+        cycle = cast("Any", self.cycle)
+        return cycle is not None and cycle.more_body
+
+    def on_body(self, body: bytes) -> None:
+        self._in_body = True
+        super().on_body(body)
 
     def on_message_begin(self) -> None:
         self._in_head = True

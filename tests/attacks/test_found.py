@@ -2,6 +2,7 @@
 
 import contextlib
 import json
+import socket
 import time
 from pathlib import Path
 from typing import Any
@@ -125,6 +126,22 @@ def test_a_field_behind_the_body_is_no_header(site: Site, field: str) -> None:
         answer = exchange(site.port, request("POST", site.path, head, chunked))
 
     assert answer.status == (401 if field == "Authorization" else 400)
+
+
+def test_fields_behind_the_body_fill_no_memory(site: Site) -> None:
+    """They count neither as head nor as body, and a value without end was gathered whole."""
+    head = [("Host", site.authority), ("Content-Type", "application/json")]
+    head += [("Authorization", f"Bearer {site.forge().token()}"), ("Transfer-Encoding", "chunked")]
+    sent = 0
+
+    with socket.create_connection(("127.0.0.1", site.port), timeout=10) as connection:
+        connection.sendall(request("POST", site.path, head, b"1\r\n{\r\n0\r\nX: "))
+        with contextlib.suppress(ConnectionError):
+            while sent < 20_000_000:
+                connection.sendall(b"x" * 65_536)
+                sent += 65_536
+
+    assert sent < 20_000_000
 
 
 def test_names_of_headers_that_strangers_invent_are_not_kept() -> None:
