@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from gatepost_authz.challenge import SCOPE_TOKEN
 from gatepost_authz.config import TENANT, TENANT_ID, UNSAFE, Issuer, Problem
 from gatepost_authz.presets import PRESETS
-from gatepost_authz.tenant import closed_set
+from gatepost_authz.tenant import closed_set, names_by_segment
 
 ROLES = ("approver", "admin")
 """The roles that an issuer's rules can give."""
@@ -55,7 +55,7 @@ HINTS = {
     "authz.W004": "add `introspection`, or make the provider issue JWTs",
     "authz.W005": "name tenants in `tenancy.tenants` or in an issuer's `tenants` table",
     "authz.W006": "with a `tenants` table only those tenants have a metadata document",
-    "authz.W007": "put {tenant} into `resource` and set tenant = { issuer = true }",
+    "authz.W007": "set tenant = { issuer = true }, and name each organisation in `tenants`",
 }
 """Every problem the gate can find (W: a warning), and what to do about it."""
 
@@ -266,9 +266,16 @@ def _neighbour_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Pr
         elif free[index] and TENANT in resource:
             message = "the resource names tenants, and this issuer does not say which it has"
             yield _found("authz.W006", f"{where}.tenants", message)
-        if "{" in issuer.issuer and not (TENANT in resource and issuer.tenant.issuer):
+        if "{" in issuer.issuer and not _can_be_named(issuer, resource):
             message = "no metadata document can name the issuers of this template"
             yield _found("authz.W007", f"{where}.issuer", message)
+
+
+def _can_be_named(issuer: Issuer, resource: str) -> bool:
+    """Whether clients can find out which of a template's issuers to go to."""
+    preset = PRESETS.get(issuer.preset)
+    fills = preset is None or names_by_segment(issuer, preset)
+    return fills and (bool(issuer.tenants) or TENANT in resource)
 
 
 def _sharing_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Problem]:
@@ -282,7 +289,8 @@ def _sharing_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Prob
             yield _found("authz.E020", setting, f"tenant {tenant!r} belongs to several issuers")
         elif len(indexes) > 1 and TENANT in resource:
             yield _found("authz.W003", setting, f"tenant {tenant!r} has several issuers")
-    if len(issuers) > 1 and TENANT not in resource:
+    listed = sum(len(issuer.tenants) if "{" in issuer.issuer else 1 for issuer in issuers)
+    if max(listed, len(issuers)) > 1 and TENANT not in resource:
         yield _found("authz.W003", "issuers", "one resource has several issuers")
 
 

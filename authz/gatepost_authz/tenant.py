@@ -78,6 +78,13 @@ def closed_set(settings: Issuer) -> frozenset[str] | None:
     return None
 
 
+def names_by_segment(settings: Issuer, preset: Preset) -> bool:
+    """Whether a templated issuer's open segment is what names the tenant."""
+    claim = settings.tenant.claim or preset.tenant_claim
+    # The claim that repeats the segment is held to be equal to it.
+    return settings.tenant.issuer or (bool(claim) and claim == preset.segment_claim)
+
+
 def caller_from(
     claims: Mapping[str, object],
     accepted: Accepted,

@@ -1,11 +1,13 @@
 """A client of one running Gatepost that speaks both eras and keeps every byte of the answers."""
 
 import json
+import socket
+import ssl
 from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
-from tests.support.raw import RawAnswer, exchange, request
+from tests.support.raw import RawAnswer, exchange, read_answer, request
 
 MODERN = "2026-07-28"
 WELL_KNOWN = "/.well-known/oauth-protected-resource"
@@ -18,11 +20,13 @@ class Door:
     """
     Where one resource is served.
 
-    Every request has a connection of its own. A path other than the resource's may be given.
+    Every request has a connection of its own, to this machine whatever the resource's host is;
+    with *tls* an encrypted one. A path other than the resource's may be given.
     """
 
-    def __init__(self, resource: str) -> None:
+    def __init__(self, resource: str, *, tls: ssl.SSLContext | None = None) -> None:
         parts = urlsplit(resource)
+        self.host, self.tls = parts.hostname, tls
         self.resource = resource
         self.authority, self.path = parts.netloc, parts.path
         self.origin = f"{parts.scheme}://{parts.netloc}"
@@ -47,7 +51,15 @@ class Door:
             head.append(("Authorization", f"Bearer {token}"))
         if body:
             head += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
-        return exchange(self.port, request(method, path or self.path, head, body))
+        data = request(method, path or self.path, head, body)
+        if self.tls is None:
+            return exchange(self.port, data)
+        with (
+            socket.create_connection(("127.0.0.1", self.port), timeout=10) as plain,
+            self.tls.wrap_socket(plain, server_hostname=self.host) as connection,
+        ):
+            connection.sendall(data)
+            return read_answer(connection)
 
     def ask(
         self,

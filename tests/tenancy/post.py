@@ -2,6 +2,7 @@
 
 import json
 import signal
+import ssl
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -43,9 +44,11 @@ def toml(value: Any) -> str:
 class Post:
     """A running `gatepost serve`, its door, and the file that configures it."""
 
-    def __init__(self, idp: Idp, folder: Path, configured: Tree) -> None:
+    def __init__(
+        self, idp: Idp, folder: Path, configured: Tree, *, tls: ssl.SSLContext | None = None
+    ) -> None:
         self.idp, self.folder, self.configured = idp, folder, configured
-        self.door = Door(configured["resource"])
+        self.door = Door(configured["resource"], tls=tls)
         self.process: Gatepost
         self.write({})
 

@@ -180,11 +180,24 @@ def test_a_table_closes_the_template(chosen: House) -> None:
     assert looks(unknown) == looks(chosen.door.send("GET", "/nowhere"))
 
 
+@pytest.mark.requirement("A-01", "A-05", "A-03")
+@pytest.mark.parametrize("rule", [{"issuer": True}, {"claim": "tid"}, {}])
+def test_the_table_fills_the_template_in_the_document(idp: Idp, rule: dict[str, Any]) -> None:
+    """The address that every challenge names answers, and names issuers that clients can find."""
+    with house(idp, [entra(idp, tenant=rule)]) as site:
+        document = json.loads(site.door.send("GET", f"/mcp{WELL_KNOWN}").body)
+        assert site.tenant_of(token(site)) == "acme"
+
+    assert document["authorization_servers"] == [idp.issuer(f"{tid}/v2.0") for tid in (ONE, TWO)]
+
+
 def test_check_says_when_no_client_can_find_the_issuer(idp: Idp) -> None:
-    """A template names no issuer, so a document for all tenants has nothing to list."""
+    """A template that nothing fills leaves a document with nothing to list."""
     open_ = {"create_on_first_use": True}
     lost = [one for one in judged([realms(idp)], tenancy=open_) if one.id == "authz.W007"]
+    by_claim = realms(idp, tenant={"claim": "org_id"}, tenants={"acme": "acme"})
 
     assert [(one.setting, one.level) for one in lost] == [("issuers[0].issuer", "warning")]
-    assert "authz.W007" in {one.id for one in judged([entra(idp, tenant={})], REALMS)}
-    assert "authz.W007" not in {one.id for one in judged([entra(idp)], REALMS)}
+    assert "authz.W007" in {one.id for one in judged([by_claim], REALMS)}
+    assert "authz.W007" not in {one.id for one in judged([entra(idp, tenant={})], REALMS)}
+    assert "authz.W003" in {one.id for one in judged([entra(idp)])}
