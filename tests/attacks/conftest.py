@@ -9,8 +9,9 @@ import msgspec
 import pytest
 
 from gatepost.config.toolbox import load
+from gatepost.connection import FastProtocol, PlainProtocol
 from gatepost.keyring import KeyRing
-from gatepost.listen import FastProtocol, PlainProtocol, bind
+from gatepost.listen import bind
 from gatepost.settings import Config
 from tests.attacks import issuers
 from tests.attacks.site import Site

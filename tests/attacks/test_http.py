@@ -323,3 +323,11 @@ def test_a_certificate_that_a_stranger_claims_does_not_unlock_a_bound_token(
     token = site.forge().token(cnf={"x5t#S256": "bwcK0esc3ACC3DB2Y5_lESsXE8o9ltc05O89jdN-dg2"})
 
     site.refused(token, fields=[(name, ":MIIB:")])
+
+
+@pytest.mark.parametrize("offer", ["h2c", "websocket"])
+def test_an_offer_to_speak_another_protocol_is_not_heard(site: Site, offer: str) -> None:
+    """Java's HTTP client makes it with every call over plain HTTP (RFC 9110 section 7.8)."""
+    fields = [("Connection", "Upgrade, HTTP2-Settings"), ("UPGRADE", offer)]
+
+    site.accepted(site.forge().token(), fields=[*fields, ("HTTP2-Settings", "AAEAAEAA")])

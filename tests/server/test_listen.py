@@ -6,19 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.types import Receive, Scope, Send
 
+from gatepost.connection import HEAD_ALLOWANCE, FastProtocol, PlainProtocol
 from gatepost.edge.edge import respond
-from gatepost.listen import (
-    HEAD_ALLOWANCE,
-    Deadlines,
-    FastProtocol,
-    PlainProtocol,
-    Server,
-    bind,
-    listen_config,
-)
+from tests.server.wire import SOON, Wire, connected, serving
 
-SOON = 5.0
-"""Seconds after which a test gives up; the deadlines under test are far shorter."""
 HEAD = b"POST /read HTTP/1.1\r\nhost: h\r\n"
 
 
@@ -35,57 +26,9 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
 
 
 @pytest.fixture(params=[FastProtocol, PlainProtocol], ids=["httptools", "h11"])
-async def port(request: pytest.FixtureRequest) -> AsyncIterator[int]:
-    sock = bind("127.0.0.1", 0)
-    ready = asyncio.Event()
-    deadlines = Deadlines(head_s=0.3, keep_alive_s=1, drain_s=1, max_head_bytes=2000)
-    server = Server(
-        listen_config(app, deadlines, protocol=request.param),
-        on_ready=ready.set,
-    )
-    serving = asyncio.create_task(server.serve(sockets=[sock]))
-    await asyncio.wait_for(ready.wait(), SOON)
-    yield sock.getsockname()[1]
-    server.should_exit = True
-    await asyncio.wait_for(serving, SOON)
-
-
-class Wire:
-    """A connection on which a test writes bytes."""
-
-    def __init__(self, reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
-        self.reader = reader
-        self.writer = writer
-
-    async def send(self, data: bytes) -> None:
-        self.writer.write(data)
-        await self.writer.drain()
-
-    async def rest(self) -> bytes:
-        """All until the server closes."""
-        try:
-            return await asyncio.wait_for(self.reader.read(), SOON)
-        except ConnectionResetError:
-            return b""
-
-    async def drip(self, data: bytes, count: int) -> bytes:
-        """Send *data* again and again until the server answers or closes."""
-        for _ in range(count):
-            try:
-                await self.send(data)
-                return await asyncio.wait_for(self.reader.read(), 0.05)
-            except TimeoutError:
-                continue
-            except ConnectionError:
-                return b""
-        raise AssertionError("the server waited for ever")
-
-
-@pytest.fixture
-async def wire(port: int) -> AsyncIterator[Wire]:
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
-    yield Wire(reader, writer)
-    writer.close()
+async def wire(request: pytest.FixtureRequest) -> AsyncIterator[Wire]:
+    async with serving(app, request.param) as port, connected(port) as wire:
+        yield wire
 
 
 @pytest.mark.requirement("W22")

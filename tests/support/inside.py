@@ -10,8 +10,9 @@ from socket import socket
 
 from gatepost.app import build_app
 from gatepost.config.toolbox import Toolbox
+from gatepost.connection import Deadlines, FastProtocol
 from gatepost.keyring import KeyRing
-from gatepost.listen import Deadlines, FastProtocol, Server, listen_config
+from gatepost.listen import Server, listen_config
 from gatepost.services import Services, opened
 from gatepost.settings import Config
 from gatepost.telemetry.access import AccessLog
