@@ -2,14 +2,18 @@
 
 import asyncio
 import logging
+from collections.abc import Iterable
 from typing import Any
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+Fields = Iterable[tuple[bytes, bytes]]
+
 # What no field may hold (RFC 9110 section 5.5): a line break would begin a field of its own.
 CONTROLS = bytes(set(range(0x20)) - {0x09}) + b"\x7f"
+FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
 COPIED_BYTES = 16 * 1024
 """Smaller bodies are copied behind the head: one buffer costs less than several."""
 
@@ -97,21 +101,34 @@ class Cycle(RequestResponseCycle):
             or self.scope["method"] == "HEAD"
         ):
             return False
-        fields = [*self.default_headers, *start.get("headers", ())]
-        head = b"\r\n".join(map(b": ".join, fields))
-        if (
-            b"\r\ncontent-length: %d\r\n" % len(body) not in head
-            or b"\r\nconnection: " in head
-            or b"\r\ntransfer-encoding: " in head
-            # More control characters than those between the fields: uvicorn says what is wrong.
-            or len(head) - len(head.translate(None, CONTROLS)) != 2 * (len(fields) - 1)
-        ):
+        head = head_of(start.get("headers", ()), self.default_headers, len(body))
+        if head is None:
             return False
         if len(body) < COPIED_BYTES:
-            self.transport.write(b"".join((STATUS_LINE[start["status"]], head, b"\r\n\r\n", body)))
+            self.transport.write(b"".join((STATUS_LINE[start["status"]], head, body)))
         else:
-            self.transport.writelines((STATUS_LINE[start["status"]], head, b"\r\n\r\n", body))
+            self.transport.writelines((STATUS_LINE[start["status"]], head, body))
         self.response_complete = True
         self.message_event.set()
         self.on_response()
         return True
+
+
+def head_of(fields: Fields, defaults: Fields, size: int) -> bytes | None:
+    """The fields of an answer with a body of *size* bytes; None when uvicorn must judge them."""
+    lines = []
+    length = None
+    for field in fields:
+        if field[0] in FRAMING:
+            if field[0] != b"content-length" or length is not None:
+                return None
+            length = field[1]
+        lines.append(b": ".join(field))
+    if length is None or length != str(size).encode():
+        return None
+    lines += map(b": ".join, defaults)
+    head = b"\r\n".join(lines)
+    if len(head.translate(None, CONTROLS)) != len(head) - 2 * (len(lines) - 1):
+        # More of them than the line breaks between the fields.
+        return None
+    return head + b"\r\n\r\n"

@@ -81,8 +81,6 @@ def decide(
     *header* is `MCP-Protocol-Version`, *body* the version in `_meta`, *session* whether there is an
     `Mcp-Session-Id`, *handshake* whether the method is `initialize`.
     """
-    if body == MODERN and header == MODERN and kind is Kind.REQUEST and verb == "POST":
-        return Ruling.MODERN  # the rule below, without its detours: most requests are this
     if verb != "POST":
         # GET has no stream to offer and DELETE cannot end a signed session id for every replica.
         return Ruling.NOT_ALLOWED
