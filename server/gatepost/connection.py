@@ -13,6 +13,7 @@ from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
 from gatepost.cycle import Cycle
+from gatepost.edge.limits import HEAD_AT_MOST
 
 # Room above the configured header limit for one credential that the gate refuses itself; what
 # never ends its head is cut off here, before it fills the memory.
@@ -156,6 +157,7 @@ class FastProtocol(HttpToolsProtocol):
     none of them.
     """
 
+    _packet = 0
     _url = b""
     _target: tuple[str, bytes, bytes] = ("", b"", b"")
 
@@ -193,6 +195,7 @@ class FastProtocol(HttpToolsProtocol):
         if self._in_head and (b"pgrade:" in data or b"PGRADE:" in data):
             data = without_upgrade(data)
         self._in_body = False
+        self._packet = len(data)
         super().data_received(data)
         if self._in_head:
             self._watch.count(len(data))
@@ -226,11 +229,13 @@ class FastProtocol(HttpToolsProtocol):
 
     def on_headers_complete(self) -> None:
         self._in_head = False
+        scope: Any = self._every_scope.copy()
+        # What came before this packet since the last head was whole, and all of this packet.
+        scope[HEAD_AT_MOST] = self._watch.received + self._packet
         if self._watch.armed:
             self._watch.disarm()
         parser = self.parser
         version = parser.get_http_version()
-        scope: Any = self._every_scope.copy()
         if version != "1.1":
             scope["http_version"] = version
         scope["method"] = parser.get_method().decode("ascii")

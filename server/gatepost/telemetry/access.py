@@ -3,7 +3,7 @@
 import asyncio
 import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from typing import Protocol
 
@@ -44,10 +44,9 @@ class Line(msgspec.Struct, frozen=True, gc=False):
     event: str = "request"
 
 
-def as_json(row: Row) -> bytes:
-    """The row as a JSON object."""
-    at, method, path, status, duration, request_id, caller, peer = row
-    return _ENCODER.encode(
+def as_json(rows: Iterable[Row]) -> bytes:
+    """Each row as a JSON object on a line of its own."""
+    lines = [
         Line(
             timestamp(at),
             method,
@@ -58,11 +57,17 @@ def as_json(row: Row) -> bytes:
             caller.tenant_id if caller is not None else None,
             peer,
         )
-    )
+        for at, method, path, status, duration, request_id, caller, peer in rows
+    ]
+    return _ENCODER.encode_lines(lines)
 
 
-def as_text(row: Row) -> bytes:
-    """The row for a person, on one line whatever the path holds."""
+def as_text(rows: Iterable[Row]) -> bytes:
+    """The rows for a person, each on one line whatever its path holds."""
+    return b"".join(shown(row) + b"\n" for row in rows)
+
+
+def shown(row: Row) -> bytes:
     at, method, path, status, duration, request_id, caller, peer = row
     clock = time.strftime("%H:%M:%S", time.localtime(at))
     tenant = caller.tenant_id if caller is not None else "-"
@@ -119,11 +124,12 @@ class AccessLog:
 
     def _batch(self) -> bytes:
         rows, self._rows = self._rows, []
-        lines = [self._encode(row) for row in rows]
+        lines = self._encode(rows)
         if self._dropped:
-            lines.append(_ENCODER.encode({"event": "access_lines_dropped", "count": self._dropped}))
+            dropped = {"event": "access_lines_dropped", "count": self._dropped}
+            lines += _ENCODER.encode_lines([dropped])
             self._dropped = 0
-        return b"".join(line + b"\n" for line in lines)
+        return lines
 
     def _deliver(self, batch: bytes) -> None:
         self._write(batch)
