@@ -9,6 +9,7 @@ import h11
 import httptools
 import msgspec
 import uvicorn
+from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
@@ -157,6 +158,7 @@ class FastProtocol(HttpToolsProtocol):
     none of them.
     """
 
+    cycle: Cycle
     _packet = 0
     _url = b""
     _target: tuple[str, bytes, bytes] = ("", b"", b"")
@@ -246,7 +248,7 @@ class FastProtocol(HttpToolsProtocol):
         scope["path"], scope["raw_path"], scope["query_string"] = self._target
         scope["headers"] = self.headers
         self.scope = scope
-        before = cast("Cycle | None", self.cycle)
+        before: Cycle | None = self.cycle
         self.cycle = Cycle(
             scope,
             self.transport,
@@ -263,14 +265,22 @@ class FastProtocol(HttpToolsProtocol):
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
 
+    def on_body(self, body: bytes) -> None:
+        cycle = self.cycle
+        if not cycle.response_complete:
+            cycle.body += body
+            if len(cycle.body) > HIGH_WATER_LIMIT:
+                self.flow.pause_reading()
+            cycle.wake()
+
     def on_message_complete(self) -> None:
         cycle = self.cycle
-        # uvicorn leaves this alone once the answer is out; the watch needs to know.
+        # Also once the answer is out, where uvicorn leaves it alone: the watch needs to know.
         cycle.more_body = False
         if cycle.response_complete:
             self._watch.disarm()
         else:
-            cycle.message_event.set()
+            cycle.complete()
 
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1

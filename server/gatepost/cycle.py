@@ -14,20 +14,34 @@ Fields = Iterable[tuple[bytes, bytes]]
 # What no field may hold (RFC 9110 section 5.5): a line break would begin a field of its own.
 CONTROLS = bytes(set(range(0x20)) - {0x09}) + b"\x7f"
 FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
+WHOLE_BODY = "gatepost.body"
+"""The scope key of a body that was there before anybody waited for it."""
 COPIED_BYTES = 16 * 1024
 """Smaller bodies are copied behind the head: one buffer costs less than several."""
+
+
+class Nobody:
+    """Stands for the event of a request whose application never waits, as most never do."""
+
+    def set(self) -> None:
+        """Nobody to wake."""
+
+
+NOBODY = Nobody()
 
 
 class Cycle(RequestResponseCycle):
     """
     uvicorn's cycle with a short way for what nearly every request is.
 
-    A request that arrived whole is handed over without waiting, and an answer of one body with its
-    length declared is written at once, head and body together, where uvicorn looks at every field
-    with two patterns. Whatever else there is (streams, HEAD, a connection that ends, a client that
-    reads slowly) takes uvicorn's own way.
+    A body that arrived whole stands in the scope for who knows to look there, and an answer of one
+    body with its length declared is written at once, head and body together, where uvicorn looks
+    at every field with two patterns. Whatever else there is (streams, HEAD, a connection that
+    ends, a client that reads slowly) takes uvicorn's own way.
     """
 
+    scope: Any
+    message_event: Any = NOBODY
     logger = logging.getLogger("uvicorn.error")
     access_log = False
     disconnected = False
@@ -57,23 +71,27 @@ class Cycle(RequestResponseCycle):
         self.waiting_for_100_continue = expect_100_continue
         self.keep_alive = keep_alive
         self.on_response = on_response
-        self.message_event = asyncio.Event()
         self.body = bytearray()
 
+    def wake(self) -> None:
+        """Something has come: whoever waits for it goes on."""
+        if self.message_event is not NOBODY:
+            self.message_event.set()
+
+    def complete(self) -> None:
+        """The body is whole."""
+        if self.message_event is NOBODY:
+            self.scope[WHOLE_BODY] = bytes(self.body)
+        else:
+            self.message_event.set()
+
     async def receive(self) -> ASGIReceiveEvent:
-        """The next message, at once when there is one."""
-        if (
-            self.more_body
-            or self.waiting_for_100_continue
-            or self.disconnected
-            or self.response_complete
-            or not self.message_event.is_set()
-        ):
-            return await super().receive()
-        self.message_event.clear()
-        self.flow.resume_reading()
-        body, self.body = bytes(self.body), bytearray()
-        return {"type": "http.request", "body": body, "more_body": False}
+        """The next message; ASGI's way to the body also where that stands in the scope."""
+        if self.message_event is NOBODY:
+            self.message_event = asyncio.Event()
+            if self.body or not self.more_body:
+                self.message_event.set()
+        return await super().receive()
 
     async def send(self, message: ASGISendEvent) -> None:
         """Send the answer, its head together with the first of its body (ASGI, Response Start)."""
@@ -109,7 +127,7 @@ class Cycle(RequestResponseCycle):
         else:
             self.transport.writelines((STATUS_LINE[start["status"]], head, body))
         self.response_complete = True
-        self.message_event.set()
+        self.wake()
         self.on_response()
         return True
 

@@ -7,6 +7,7 @@ import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from gatepost.connection import FastProtocol, PlainProtocol
+from gatepost.cycle import WHOLE_BODY
 from tests.server.wire import SOON, Wire, connected, serving
 
 Fields = list[tuple[bytes, bytes]]
@@ -47,6 +48,12 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     if scope["path"] == "/body":
         first = await receive()
         data = first["body"] + b" more" * first["more_body"]
+        await send(start((b"content-length", b"%d" % len(data))))
+        await send(body(data))
+    elif scope["path"] == "/scope":
+        there = scope.get(WHOLE_BODY, b"nothing")
+        first = await receive()
+        data = there + b" " + first["body"]
         await send(start((b"content-length", b"%d" % len(data))))
         await send(body(data))
     elif scope["path"].startswith("/told"):
@@ -159,6 +166,18 @@ async def test_a_body_is_handed_over_as_it_comes(wire: Wire, large: bool) -> Non
     await wire.send(head + (b"h" if large else b"helo"))
 
     assert await wire.until(b"h more" if large else b"helo")
+
+
+async def test_a_whole_body_stands_in_the_scope_too() -> None:
+    """Who knows the key need not wait for it; who asks by ASGI still gets it, also in parts."""
+    head = b"POST /scope HTTP/1.1\r\nhost: h\r\ncontent-length: 4\r\n\r\n"
+    async with serving(app, FastProtocol) as port, connected(port) as wire:
+        await wire.send(head + b"helo" + head + b"he")
+        whole = await wire.until(b"helo helo")
+        in_parts = await wire.until(b"nothing he")
+
+    assert whole.startswith(b"HTTP/1.1 200 ")
+    assert in_parts.startswith(b"HTTP/1.1 200 ")
 
 
 async def test_each_request_of_a_connection_has_its_own_target(wire: Wire) -> None:

@@ -19,9 +19,6 @@ Probe = Callable[[], bytes]
 REQUEST_ID = "gatepost.request_id"
 """The scope key of the request's id, a string of letters, digits and `-`."""
 
-FOLDED = "gatepost.headers"
-"""The scope key of the request's headers by name, each with its last value."""
-
 # JSON-RPC 2.0 section 5.1, and the server error that MCP uses for limits.
 INVALID_REQUEST = -32600
 LIMITED = -32000
@@ -66,7 +63,6 @@ class Edge:
         request_id = f"{self._prefix}{next(self._counter):x}"
         scope[REQUEST_ID] = request_id
         request = request_of(scope)
-        scope[FOLDED] = request.headers
         stamp = (b"x-request-id", request_id.encode("ascii"))
         status = 0
 

@@ -42,7 +42,9 @@ class Limits:
                 # Read as if it were not compressed, it would be another body (RFC 9112, 6.1).
                 raise Refusal(501, "unknown_coding", "Of transfer codings only chunked is read")
             return
-        if b"transfer-encoding" in headers or len(request.values(b"content-length")) > 1:
+        if b"transfer-encoding" in headers or (
+            request.repeated and len(request.values(b"content-length")) > 1
+        ):
             # Two sizes for one body: who stands in front of us may have believed the other one.
             raise Refusal(400, "ambiguous_length", "The request declares its length twice")
         if not length.isdigit() or len(length) > 18:

@@ -5,6 +5,9 @@ from collections.abc import Callable
 import msgspec
 from starlette.types import Scope
 
+FOLDED = "gatepost.headers"
+"""The scope key of the request's headers by name, each with its last value."""
+
 
 class Refusal(Exception):
     """
@@ -55,9 +58,10 @@ class Request(msgspec.Struct, gc=False):
 
 
 def request_of(scope: Scope) -> Request:
-    """The request of an ASGI scope, its headers folded once for all checks."""
+    """The request of an ASGI scope, its headers folded once for the checks and all behind them."""
     raw: list[tuple[bytes, bytes]] = scope["headers"]
     headers = {name: value for name, value in raw}  # noqa: C416  # a third faster than dict(raw)
+    scope[FOLDED] = headers
     return Request(scope, scope["method"], scope["path"], headers, len(headers) != len(raw))
 
 
