@@ -210,10 +210,6 @@ class FastProtocol(HttpToolsProtocol):
         cycle = cast("Any", self.cycle)
         return cycle is not None and cycle.more_body
 
-    def on_body(self, body: bytes) -> None:
-        self._in_body = True
-        super().on_body(body)
-
     def on_header(self, name: bytes, value: bytes) -> None:
         # A field behind a chunked body would join those of the head: a token, or an address that
         # a proxy never saw, after the checks or before them, as the packets fall (RFC 9110 6.5.1).
@@ -266,6 +262,7 @@ class FastProtocol(HttpToolsProtocol):
             self.pipeline.appendleft((self.cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
+        self._in_body = True
         cycle = self.cycle
         if not cycle.response_complete:
             cycle.body += body
