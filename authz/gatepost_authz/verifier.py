@@ -92,14 +92,14 @@ class JwtVerifier:
 
     async def verify(self, token: str, target: Target) -> TenantContext | None:
         """The caller, None for tokens of another shape, or AuthError with its reason."""
+        if not signature.looks_like_one(token):
+            return None
         registry = self.registry()
         now = self.clock()
         key = key_of(token, target.url, registry.generation)
         known = self.decisions.get(key, now=now)
         if known is not None:
             return known
-        if not signature.looks_like_one(token):
-            return None
         parts = signature.split(token)
         issuer = parts.unverified.get("iss")
         found = registry.find(issuer) if isinstance(issuer, str) else None

@@ -98,6 +98,8 @@ class Cycle(RequestResponseCycle):
         if message["type"] == "http.response.start" and not self.response_started:
             self._start = message
             self.response_started = True
+            # Once an answer has begun, nobody is told to go on any more.
+            self.waiting_for_100_continue = False
             return
         start, self._start = self._start, None
         if start is not None:

@@ -56,6 +56,10 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
         data = there + b" " + first["body"]
         await send(start((b"content-length", b"%d" % len(data))))
         await send(body(data))
+    elif scope["path"] == "/refused":
+        await send(start(LENGTH_TWO, status=401))
+        await send(body(b"no"))
+        await receive()
     elif scope["path"].startswith("/told"):
         told = f"{scope['path']} {scope['raw_path']!r} {scope['query_string']!r}".encode()
         await send(start((b"content-length", b"%d" % len(told))))
@@ -157,6 +161,17 @@ async def test_a_client_that_asks_first_is_told_to_go_on(wire: Wire) -> None:
     await wire.send(b"hi")
 
     assert (await wire.until(b"hi")).startswith(b"HTTP/1.1 200 ")
+
+
+async def test_nobody_is_told_to_go_on_after_an_answer(wire: Wire) -> None:
+    """It would be read as the answer to the next request."""
+    await wire.send(
+        b"POST /refused HTTP/1.1\r\nhost: h\r\nexpect: 100-continue\r\ncontent-length: 2\r\n\r\n"
+    )
+    answer = await wire.rest()
+
+    assert answer.startswith(b"HTTP/1.1 401 ")
+    assert b" 100 " not in answer
 
 
 @pytest.mark.parametrize("large", [False, True])
