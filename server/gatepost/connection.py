@@ -49,6 +49,10 @@ class ListenConfig(uvicorn.Config):
     deadlines = Deadlines()
 
 
+class UnheardUpgrade(Exception):
+    """A request offers another protocol in a way that `without_upgrade` did not see."""
+
+
 class HeadWatch:
     """
     The deadline of one connection's request heads, and of bodies nobody reads any more.
@@ -221,6 +225,7 @@ class FastProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_head = True
+        self._idle.since = None
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
@@ -230,9 +235,13 @@ class FastProtocol(HttpToolsProtocol):
         scope: Any = self._every_scope.copy()
         # What came before this packet since the last head was whole, and all of this packet.
         scope[HEAD_AT_MOST] = self._watch.received + self._packet
-        if self._watch.armed:
+        if self._watch.armed or self._watch.received:
             self._watch.disarm()
         parser = self.parser
+        if parser.should_upgrade():
+            # Spelt or split so that it was overlooked: the parser would take what is left of this
+            # message for the next one. Raising makes it answer 400.
+            raise UnheardUpgrade
         version = parser.get_http_version()
         if version != "1.1":
             scope["http_version"] = version
@@ -276,6 +285,7 @@ class FastProtocol(HttpToolsProtocol):
         cycle.more_body = False
         if cycle.response_complete:
             self._watch.disarm()
+            self._idle.begin()
         else:
             cycle.complete()
 
@@ -286,11 +296,12 @@ class FastProtocol(HttpToolsProtocol):
         self.flow.resume_reading()
         if self.pipeline:
             self._start_asgi_task(*self.pipeline.pop())
+        elif self.cycle.more_body:
+            # Refused before the body came: it is thrown away, but not for ever. The connection is
+            # idle only behind it: taken for the next head, it would be counted and rewritten.
+            self._watch.arm()
         else:
             self._idle.begin()
-        if self.cycle.response_complete and self.cycle.more_body:
-            # Refused before the body came: it is thrown away, but not for ever.
-            self._watch.arm()
 
     def send_400_response(self, msg: str) -> None:
         if self.parser.get_method() == b"CONNECT":
@@ -345,7 +356,9 @@ class PlainProtocol(H11Protocol):
     def data_received(self, data: bytes) -> None:
         super().data_received(data)
         if self.conn.their_state is h11.IDLE:
-            self._watch.count(len(data))
+            # The rest of a refused request's body may have come in the same packet.
+            self._watch.received = 0
+            self._watch.count(len(self.conn.trailing_data[0]))
         elif not self._body_is_unwanted():
             self._watch.disarm()
 
