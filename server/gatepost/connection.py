@@ -19,6 +19,8 @@ from gatepost.edge.limits import HEAD_AT_MOST
 # Room above the configured header limit for one credential that the gate refuses itself; what
 # never ends its head is cut off here, before it fills the memory.
 HEAD_ALLOWANCE = 96 * 1024
+# A request of a few bytes takes kilobytes while it waits, and a packet holds thousands.
+MOST_PIPELINED = 256
 TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -49,8 +51,8 @@ class ListenConfig(uvicorn.Config):
     deadlines = Deadlines()
 
 
-class UnheardUpgrade(Exception):
-    """A request offers another protocol in a way that `without_upgrade` did not see."""
+class Unservable(Exception):
+    """A request that the parser is to answer with 400, closing the connection."""
 
 
 class HeadWatch:
@@ -164,6 +166,8 @@ class FastProtocol(HttpToolsProtocol):
 
     cycle: Cycle
     _packet = 0
+    _ahead: Cycle | None = None
+    """The request that pipelined ones wait for."""
     _url = b""
     _target: tuple[str, bytes, bytes] = ("", b"", b"")
 
@@ -190,6 +194,10 @@ class FastProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._watch.disarm()
         self._idle.end()
+        if self._ahead is not None and not self._ahead.response_complete:
+            # uvicorn tells the newest request only, and this one is under way.
+            self._ahead.disconnected = True
+            self._ahead.message_event.set()
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
@@ -240,8 +248,8 @@ class FastProtocol(HttpToolsProtocol):
         parser = self.parser
         if parser.should_upgrade():
             # Spelt or split so that it was overlooked: the parser would take what is left of this
-            # message for the next one. Raising makes it answer 400.
-            raise UnheardUpgrade
+            # message for the next one.
+            raise Unservable
         version = parser.get_http_version()
         if version != "1.1":
             scope["http_version"] = version
@@ -267,6 +275,10 @@ class FastProtocol(HttpToolsProtocol):
             self._start_asgi_task(self.cycle, self.app)
         else:
             # Pipelined: it waits for its turn.
+            if not self.pipeline:
+                self._ahead = before
+            elif len(self.pipeline) >= MOST_PIPELINED:
+                raise Unservable
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
 
@@ -295,7 +307,9 @@ class FastProtocol(HttpToolsProtocol):
             return
         self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            waiting = self.pipeline.pop()
+            self._ahead = cast("Cycle", waiting[0])
+            self._start_asgi_task(*waiting)
         elif self.cycle.more_body:
             # Refused before the body came: it is thrown away, but not for ever. The connection is
             # idle only behind it: taken for the next head, it would be counted and rewritten.

@@ -1,12 +1,17 @@
 """What a second adversary found on the wire, below any token; each stays found."""
 
+import asyncio
 import contextlib
 import re
 import socket
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
+from gatepost.connection import FastProtocol
 from tests.attacks.site import Site
+from tests.server.wire import SOON, serving
+from tests.server.wire import connected as opened
 from tests.support.raw import RawAnswer, read_answer
 
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
@@ -122,3 +127,35 @@ def test_a_connection_serves_clients_that_send_head_and_body_apart(site: Site) -
             answered += read_answer(connection).status == 400
 
     assert answered == 40
+
+
+async def test_a_packet_of_small_requests_is_not_all_kept_waiting() -> None:
+    """Fourteen thousand fit into one: they held the loop for long, and fifty megabytes."""
+    began: list[str] = []
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        began.append(scope["path"])
+        while (await receive())["type"] != "http.disconnect":
+            pass
+
+    async with serving(app, FastProtocol) as port, opened(port) as wire:
+        await wire.send(b"GET / HTTP/1.1\r\n\r\n" * 14_000)
+        # It is cut; what was still unread may take the answer with it.
+        assert (await wire.rest())[:12] in {b"", b"HTTP/1.1 400"}
+
+    assert len(began) == 1
+
+
+async def test_a_request_hears_of_its_client_going_though_another_waits_behind_it() -> None:
+    """Hanging up takes a request back (T-11); of two that were pipelined, the second was told."""
+    gone = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+    async with serving(app, FastProtocol) as port:
+        async with opened(port) as wire:
+            await wire.send(b"GET / HTTP/1.1\r\n\r\n" * 2)
+        await asyncio.wait_for(gone.wait(), SOON)
