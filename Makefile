@@ -3,16 +3,13 @@ PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 
-.PHONY: dev test lint slow bench lock clean
+.PHONY: dev test lint bench lock clean
 
 dev: .venv/core ## run Gatepost on this machine: endpoint, issuer, sample tools
 	@exec $(BIN)/gatepost dev $(ARGS)
 
-test: .venv/dev tests/node/node_modules/.installed-from ## every test that fits in ten minutes on two cores
-	$(BIN)/pytest -m "not slow" $(ARGS)
-
-slow: .venv/dev tests/node/node_modules/.installed-from ## the tests that do not
-	$(BIN)/pytest -m slow $(ARGS)
+test: .venv/dev tests/node/node_modules/.installed-from ## every test; ten minutes on two cores
+	$(BIN)/pytest $(ARGS)
 
 lint: .venv/dev ## format, lint, types
 	$(BIN)/ruff format --check .

@@ -25,6 +25,8 @@ class Measure:
     ratio: float
     low: float
     high: float
+    best: float
+    """The lowest values of both compared: neighbours only ever add to a cost."""
 
 
 def over_rounds(
@@ -45,6 +47,7 @@ def over_rounds(
         median(ratios) if ratios else nan,
         min(ratios, default=nan),
         max(ratios, default=nan),
+        ratio(min(own.values()), min(floor.values()), inverse=inverse) if floor else nan,
     )
 
 
@@ -112,12 +115,12 @@ def workload_table(results: Results, contestants: Sequence[Contestant], what: Wo
             measure = over_rounds(own, floor, inverse=inverse)
             cells += [show(measure.value), number(measure.ratio, 2)] if measure else ["-", "-"]
             if field == "cpu_us":
-                cells.append(spread(measure))
+                cells += [spread(measure), number(measure.best, 2) if measure else "-"]
         if any(cell != "-" for cell in cells[1:]):
             rows.append(cells)
     head = [what.title]
     for title, *_ in COLUMNS:
-        head += [title, "ratio"] + (["spread"] if title == "CPU µs" else [])
+        head += [title, "ratio"] + (["spread", "best"] if title == "CPU µs" else [])
     return table(head, rows)
 
 

@@ -1,5 +1,7 @@
 """Fixtures that every test may use, and the list of requirements that tests name."""
 
+from collections.abc import Iterator
+
 import pytest
 from hypothesis import HealthCheck, settings
 
@@ -21,6 +23,18 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
         for mark in item.iter_markers("requirement")
         for identifier in mark.args
     )
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--no-skips", action="store_true", help="a skipped test fails the run")
+
+
+@pytest.hookimpl(hookwrapper=True)
+def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
+    """Where everything is installed, a skip is a test that nobody would miss."""
+    report = (yield).get_result()
+    if report.skipped and not hasattr(report, "wasxfail") and item.config.option.no_skips:
+        report.outcome = "failed"
 
 
 @pytest.fixture(scope="session")

@@ -11,6 +11,10 @@ from gatepost_authz.errors import InsufficientAuthentication, InsufficientScope
 SubjectKind = Literal["user", "client"]
 
 
+# The issuer wrote the time of the sign-in by its own clock; as much difference as tokens get.
+CLOCK_DIFFERENCE_S = 30
+
+
 class TenantContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
     Who is calling and for which tenant, as far as a checked token says.
@@ -60,7 +64,9 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     ) -> None:
         """Raise InsufficientAuthentication when the sign-in is too weak or too old (seconds)."""
         too_weak = bool(acr_values) and self.acr not in acr_values
-        too_old = max_age is not None and (self.auth_time is None or now - self.auth_time > max_age)
+        too_old = max_age is not None and (
+            self.auth_time is None or now - self.auth_time > max_age + CLOCK_DIFFERENCE_S
+        )
         if too_weak or too_old:
             raise InsufficientAuthentication(acr_values, max_age)
 

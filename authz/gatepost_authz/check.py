@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 from gatepost_authz.challenge import SCOPE_TOKEN
 from gatepost_authz.config import TENANT, TENANT_ID, UNSAFE, Issuer, Problem
 from gatepost_authz.presets import PRESETS
-from gatepost_authz.tenant import closed_set
+from gatepost_authz.tenant import closed_set, names_by_segment
 
 ROLES = ("approver", "admin")
 """The roles that an issuer's rules can give."""
@@ -48,12 +48,14 @@ HINTS = {
     "authz.E026": "map by `claim` or `issuer = true`, and name each organisation in `tenants`",
     "authz.E027": "a scope is printable ASCII without spaces, quotes and backslashes",
     "authz.E028": "fill it in or leave it out",
+    "authz.E029": "map by `issuer = true`, or name each issuer in a table of its own",
     "authz.W001": "clients write the address without it and compare byte for byte",
     "authz.W002": "RFC 8707 advises against it, and some clients lose it",
     "authz.W003": "some clients sign in at the first issuer only; put {tenant} into `resource`",
     "authz.W004": "add `introspection`, or make the provider issue JWTs",
     "authz.W005": "name tenants in `tenancy.tenants` or in an issuer's `tenants` table",
     "authz.W006": "with a `tenants` table only those tenants have a metadata document",
+    "authz.W007": "set tenant = { issuer = true }, and name each organisation in `tenants`",
 }
 """Every problem the gate can find (W: a warning), and what to do about it."""
 
@@ -77,7 +79,7 @@ def problems(
     """
     yield from _url_problems("resource", resource, development)
     yield from _resource_problems(resource)
-    if not issuers:
+    if not any(issuer.enabled for issuer in issuers):
         yield _found("authz.E010", "issuers", "no issuer is trusted, so no token can be accepted")
     for index, issuer in enumerate(issuers):
         where = f"issuers[{index}]"
@@ -214,9 +216,8 @@ def _tenant_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
         if issuer.tenants:
             message = "the table has no effect: every token belongs to one tenant"
             yield _found("authz.E021", f"{where}.tenants", message)
-        if "{" in issuer.issuer:
-            message = "every organisation of the provider would share one tenant"
-            yield _found("authz.E026", f"{where}.tenant.value", message)
+    if "{" in issuer.issuer:
+        yield from _template_problems(where, issuer)
     for value, tenant in issuer.tenants.items():
         yield from _id_problems(f"{where}.tenants", tenant)
         if not value:
@@ -228,6 +229,19 @@ def _tenant_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
         if not (role_rule.claim and role_rule.value):
             message = "an empty claim or value would give the role away"
             yield _found("authz.E028", f"{where}.roles.{role}", message)
+
+
+def _template_problems(where: str, issuer: Issuer) -> Iterator[Problem]:
+    """What is wrong with a tenant rule because many issuers share it."""
+    rule, preset = issuer.tenant, PRESETS.get(issuer.preset)
+    if rule.value:
+        message = "every organisation of the provider would share one tenant"
+        yield _found("authz.E026", f"{where}.tenant.value", message)
+        return
+    claim = rule.claim or (preset.tenant_claim if preset and not rule.issuer else "")
+    if claim and not (preset and claim == preset.segment_claim):
+        message = f"one issuer of the template could claim another's tenant in {claim!r}"
+        yield _found("authz.E029", f"{where}.tenant", message)
 
 
 def _id_problems(setting: str, tenant: str) -> Iterator[Problem]:
@@ -252,6 +266,16 @@ def _neighbour_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Pr
         elif free[index] and TENANT in resource:
             message = "the resource names tenants, and this issuer does not say which it has"
             yield _found("authz.W006", f"{where}.tenants", message)
+        if "{" in issuer.issuer and not _can_be_named(issuer, resource):
+            message = "no metadata document can name the issuers of this template"
+            yield _found("authz.W007", f"{where}.issuer", message)
+
+
+def _can_be_named(issuer: Issuer, resource: str) -> bool:
+    """Whether clients can find out which of a template's issuers to go to."""
+    preset = PRESETS.get(issuer.preset)
+    fills = preset is None or names_by_segment(issuer, preset)
+    return fills and (bool(issuer.tenants) or TENANT in resource)
 
 
 def _sharing_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Problem]:
@@ -265,7 +289,8 @@ def _sharing_problems(resource: str, issuers: Sequence[Issuer]) -> Iterator[Prob
             yield _found("authz.E020", setting, f"tenant {tenant!r} belongs to several issuers")
         elif len(indexes) > 1 and TENANT in resource:
             yield _found("authz.W003", setting, f"tenant {tenant!r} has several issuers")
-    if len(issuers) > 1 and TENANT not in resource:
+    listed = sum(len(issuer.tenants) if "{" in issuer.issuer else 1 for issuer in issuers)
+    if max(listed, len(issuers)) > 1 and TENANT not in resource:
         yield _found("authz.W003", "issuers", "one resource has several issuers")
 
 

@@ -128,6 +128,8 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
 
     issuer: str
     """Byte-equal to the issuer's own metadata; one `{...}` segment makes it a template."""
+    enabled: bool = True
+    """Off: its tokens are refused, and what it names for its own stays nobody else's."""
     preset: str = "generic"
     """What differs between providers, as data: see the provider pages."""
     audiences: tuple[str, ...] = ()

@@ -12,7 +12,7 @@ from gatepost_authz.claims import Expected
 from gatepost_authz.config import Issuer, Target
 from gatepost_authz.jwk import with_synonyms
 from gatepost_authz.presets import PRESETS, Preset
-from gatepost_authz.tenant import TenantRules, closed_set, tenant_id
+from gatepost_authz.tenant import TenantRules, closed_set, names_by_segment, tenant_id
 
 SEGMENT = r"[A-Za-z0-9_-]{1,64}"
 """What a templated issuer may put in its one segment, unless the preset is narrower."""
@@ -90,29 +90,32 @@ class IssuerRegistry:
         The issuers whose tokens can open the resource of *tenant*, for its metadata document.
 
         Those whose settings name the tenant come first: some clients use only the first. None
-        means the one resource of all tenants. A template is listed only where the tenant fills it.
+        means the one resource of all tenants. A template is listed only where a tenant fills it.
         """
-        named, possible = [], []
+        named: list[str] = []
+        possible: list[str] = []
         for trusted in self.issuers:
-            concrete = concrete_issuer(trusted, tenant)
             rules = trusted.rules
-            if concrete is None or tenant in rules.foreign:
+            if tenant in rules.foreign:
                 continue
             if tenant is None or (rules.closed is None and rules.exclusive):
-                possible.append(concrete)
+                possible += concrete_issuers(trusted, tenant)
             elif rules.closed is not None and tenant in rules.closed:
-                named.append(concrete)
+                named += concrete_issuers(trusted, tenant)
         return tuple(dict.fromkeys(named + possible))
 
 
 def trust(issuers: Sequence[Issuer], presets: Mapping[str, Preset]) -> tuple[TrustedIssuer, ...]:
-    """Each issuer compiled, knowing which tenants the others have named for themselves."""
+    """Each enabled issuer compiled, knowing which tenants the others have named for themselves."""
     closed = [closed_set(settings) for settings in issuers]
     free = sum(tenants is None for tenants in closed)
     compiled = []
     for index, (settings, own) in enumerate(zip(issuers, closed, strict=True)):
         if settings.preset not in presets:
             raise ValueError(f"issuer {settings.issuer} names an unknown preset")
+        if not settings.enabled:
+            # Counted above all the same: turning one off must not hand its tenants to another.
+            continue
         others = [tenants or frozenset() for n, tenants in enumerate(closed) if n != index]
         preset = presets[settings.preset]
         rules = TenantRules(
@@ -168,22 +171,28 @@ def captured_by(preset: Preset, issuer: str) -> str | None:
     return match[1] if match else None
 
 
-def concrete_issuer(trusted: TrustedIssuer, tenant: str | None) -> str | None:
-    """The issuer as a client must spell it for *tenant*; None when a template stays open."""
+def concrete_issuers(trusted: TrustedIssuer, tenant: str | None) -> tuple[str, ...]:
+    """
+    The issuers as clients must spell them for *tenant* (None: for any tenant of the table).
+
+    Empty for a template that nothing fills.
+    """
     settings = trusted.settings
     if trusted.template is None:
-        return settings.issuer
-    if tenant is None or not settings.tenant.issuer:
-        return None
+        return (settings.issuer,)
+    if not names_by_segment(settings, trusted.preset):
+        return ()
     before, after = outside_of(settings.issuer)
-    segments = [value for value, named in settings.tenants.items() if named == tenant]
-    for segment in segments if settings.tenants else [tenant]:
-        concrete = f"{before}{segment}{after}"
-        if trusted.template.fullmatch(concrete) and (
-            settings.tenants or tenant_id(concrete, segment) == tenant
-        ):
-            return concrete
-    return None
+    table = settings.tenants
+    segments = [value for value, named in table.items() if tenant in (None, named)]
+    if not table and tenant is not None:
+        segments = [tenant]
+    concrete = [(f"{before}{segment}{after}", segment) for segment in segments]
+    return tuple(
+        issuer
+        for issuer, segment in concrete
+        if trusted.template.fullmatch(issuer) and (table or tenant_id(issuer, segment) == tenant)
+    )
 
 
 def is_loopback(host: str) -> bool:

@@ -3,7 +3,6 @@
 import asyncio
 import itertools
 import logging
-import random
 import time
 from collections import OrderedDict
 from collections.abc import Awaitable, Callable, Collection, Iterable, Iterator
@@ -15,7 +14,7 @@ from gatepost_authz.errors import IssuerUnavailable
 from gatepost_authz.fetch import TIMEOUT_S, Fetcher, FetchError
 from gatepost_authz.issuers import TrustedIssuer
 from gatepost_authz.jwk import UnusableKeySet, import_set
-from gatepost_authz.keyset import Clock, KeySet, Loaded
+from gatepost_authz.keyset import DICE, Clock, KeySet, Loaded
 
 __all__ = ["KeySet", "Keys"]
 
@@ -160,7 +159,7 @@ class Keys:
         discovery: Discovery | None = None,
         monotonic: Callable[[], float] = time.monotonic,
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
-        die: Callable[[], float] = random.random,
+        die: Callable[[], float] = DICE.random,
     ) -> None:
         self.discovery = discovery or Discovery(fetcher, monotonic=monotonic)
         self._fetcher = fetcher

@@ -78,6 +78,13 @@ def closed_set(settings: Issuer) -> frozenset[str] | None:
     return None
 
 
+def names_by_segment(settings: Issuer, preset: Preset) -> bool:
+    """Whether a templated issuer's open segment is what names the tenant."""
+    claim = settings.tenant.claim or preset.tenant_claim
+    # The claim that repeats the segment is held to be equal to it.
+    return settings.tenant.issuer or (bool(claim) and claim == preset.segment_claim)
+
+
 def caller_from(
     claims: Mapping[str, object],
     accepted: Accepted,
@@ -159,6 +166,10 @@ def named_by(claims: Mapping[str, object], rules: TenantRules, captured: str | N
     claim = settings.tenant.claim or rules.preset.tenant_claim
     if not claim:
         raise InvalidToken("no_tenant_rule")
+    if "{" in settings.issuer and claim != rules.preset.segment_claim:
+        # Each concrete issuer signs for itself: the administrator of one of them can write any
+        # claim, and so name its neighbour's tenant.
+        raise InvalidToken("tenant_not_exclusive")
     value = lookup(claims, claim)
     if claim == rules.preset.tenant_claim:
         value = only_entry(value)

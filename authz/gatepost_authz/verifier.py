@@ -106,7 +106,7 @@ class JwtVerifier:
         if found is None:
             raise InvalidToken("unknown_issuer")
         trusted, captured = found
-        self.refuse_early(parts, trusted, now=now)
+        self.refuse_early(parts, trusted, captured, now=now)
         keys = self.keys.of(str(issuer), trusted)
         claims, version = await proved(parts, keys)
         now = self.clock()
@@ -122,13 +122,19 @@ class JwtVerifier:
         self.decisions.put(key, caller, keys=keys, version=version, now=now)
         return caller
 
-    def refuse_early(self, parts: signature.Parts, trusted: TrustedIssuer, *, now: float) -> None:
+    def refuse_early(
+        self, parts: signature.Parts, trusted: TrustedIssuer, captured: str | None, *, now: float
+    ) -> None:
         """What needs no key to be refused, so that nobody's server is asked for one."""
         header, claims = parts.header, parts.unverified
         if header.type not in trusted.preset.types:
             raise InvalidToken("wrong_type")
         if header.algorithm not in trusted.algorithms:
             raise InvalidToken("algorithm_not_allowed")
+        tenants = trusted.settings.tenants
+        if captured is not None and tenants and captured not in tenants:
+            # Strangers invent issuers of a template faster than their keys could be asked for.
+            raise InvalidToken("unknown_tenant")
         if not self.policy.development and (
             trusted.loopback
             or claims.get("dev") is True

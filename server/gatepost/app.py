@@ -6,7 +6,7 @@ from ipaddress import ip_network
 from typing import cast
 
 import msgspec
-from starlette.routing import Match, Route
+from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gatepost.edge.cors import Cors, Origins
@@ -164,15 +164,16 @@ class Table:
         if app is not None:
             return app(scope, receive, send)
         for route in self._patterns:
-            match, child = route.matches(scope)
-            if match is not Match.NONE:
-                scope.update(child)
+            # Not `route.matches`: its `$` lets a line break pass at the end of a path.
+            match = route.path_regex.fullmatch(scope["path"])
+            if match is not None:
+                scope["path_params"] = match.groupdict()
                 return route.app(scope, receive, send)
         return self.default(scope, receive, send)
 
     def first_matches(self, path: str) -> bool:
         """Whether the path is the endpoint's."""
-        return self.routes[0].path_regex.match(path) is not None
+        return self.routes[0].path_regex.fullmatch(path) is not None
 
 
 class StartPage:

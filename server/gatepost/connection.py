@@ -19,6 +19,8 @@ from gatepost.edge.limits import HEAD_AT_MOST
 # Room above the configured header limit for one credential that the gate refuses itself; what
 # never ends its head is cut off here, before it fills the memory.
 HEAD_ALLOWANCE = 96 * 1024
+# A request of a few bytes takes kilobytes while it waits, and a packet holds thousands.
+MOST_PIPELINED = 256
 TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
@@ -26,13 +28,8 @@ TOO_LARGE = (
 )
 # Whichever comes first: a continued line, or the empty line behind the head.
 HEAD_OR_FOLD = re.compile(rb"\n(?:[ \t]|\r?\n)")
+UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 NO_TUNNELS = b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
-
-
-# A header continued on the next line (RFC 9112 section 5.2) is refused: httptools does so, h11
-# would join it, and who stands in front may have read the first line only.
-FOLDED = re.compile(rb"\n[ \t]")
-END_OF_HEAD = re.compile(rb"\r?\n\r?\n")
 
 
 class Deadlines(msgspec.Struct, frozen=True, kw_only=True):
@@ -52,6 +49,10 @@ class ListenConfig(uvicorn.Config):
     """uvicorn's configuration with our deadlines, which our protocols read from it."""
 
     deadlines = Deadlines()
+
+
+class Unservable(Exception):
+    """A request that the parser is to answer with 400, closing the connection."""
 
 
 class HeadWatch:
@@ -92,6 +93,12 @@ class HeadWatch:
             self._end(TOO_LARGE)
         else:
             self.arm()
+
+    def stray(self, size: int) -> None:
+        """Bytes arrived that are neither head nor body: the fields behind a chunked body."""
+        self.received += size
+        if self.received > self._config.deadlines.max_head_bytes + HEAD_ALLOWANCE:
+            self._end(b"")
 
     def _late(self) -> None:
         self.timer = None
@@ -159,6 +166,8 @@ class FastProtocol(HttpToolsProtocol):
 
     cycle: Cycle
     _packet = 0
+    _ahead: Cycle | None = None
+    """The request that pipelined ones wait for."""
     _url = b""
     _target: tuple[str, bytes, bytes] = ("", b"", b"")
 
@@ -167,6 +176,7 @@ class FastProtocol(HttpToolsProtocol):
         self._watch = HeadWatch(self, cast("ListenConfig", self.config), self.loop)
         self._idle = IdleWatch(self, self.timeout_keep_alive, self.loop)
         self._in_head = True
+        self._in_body = False
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -184,6 +194,10 @@ class FastProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._watch.disarm()
         self._idle.end()
+        if self._ahead is not None and not self._ahead.response_complete:
+            # uvicorn tells the newest request only, and this one is under way.
+            self._ahead.disconnected = True
+            self._ahead.message_event.set()
         super().connection_lost(exc)
         # None before the first request, whatever its annotation says.
         if cast("Cycle | None", self.cycle) is not None:
@@ -195,13 +209,34 @@ class FastProtocol(HttpToolsProtocol):
             # otherwise end the idle time and start nothing.
             self._idle.since = None
             self._in_head = True
+        if self._in_head and (b"pgrade:" in data or b"PGRADE:" in data):
+            data = without_upgrade(data)
+        self._in_body = False
         self._packet = len(data)
         super().data_received(data)
         if self._in_head:
             self._watch.count(len(data))
+        elif not self._in_body and self._is_waiting():
+            # The parser gathers a trailer's value without end, copying it for every packet.
+            self._watch.stray(len(data))
+
+    def _is_waiting(self) -> bool:
+        # uvicorn declares it as always there; where a first head was refused it is None.
+        cycle = cast("Any", self.cycle)
+        return cycle is not None and cycle.more_body
+
+    def on_header(self, name: bytes, value: bytes) -> None:
+        # A field behind a chunked body would join those of the head: a token, or an address that
+        # a proxy never saw, after the checks or before them, as the packets fall (RFC 9110 6.5.1).
+        if self._in_head:
+            name = name.lower()
+            if name == b"expect" and value.lower() == b"100-continue":
+                self.expect_100_continue = True
+            self.headers.append((name, value))
 
     def on_message_begin(self) -> None:
         self._in_head = True
+        self._idle.since = None
         self.url = b""
         self.expect_100_continue = False
         self.headers = []
@@ -211,9 +246,13 @@ class FastProtocol(HttpToolsProtocol):
         scope: Any = self._every_scope.copy()
         # What came before this packet since the last head was whole, and all of this packet.
         scope[HEAD_AT_MOST] = self._watch.received + self._packet
-        if self._watch.armed:
+        if self._watch.armed or self._watch.received:
             self._watch.disarm()
         parser = self.parser
+        if parser.should_upgrade():
+            # Spelt or split so that it was overlooked: the parser would take what is left of this
+            # message for the next one.
+            raise Unservable
         version = parser.get_http_version()
         if version != "1.1":
             scope["http_version"] = version
@@ -239,10 +278,15 @@ class FastProtocol(HttpToolsProtocol):
             self._start_asgi_task(self.cycle, self.app)
         else:
             # Pipelined: it waits for its turn.
+            if not self.pipeline:
+                self._ahead = before
+            elif len(self.pipeline) >= MOST_PIPELINED:
+                raise Unservable
             self.flow.pause_reading()
             self.pipeline.appendleft((self.cycle, self.app))
 
     def on_body(self, body: bytes) -> None:
+        self._in_body = True
         cycle = self.cycle
         if not cycle.response_complete:
             cycle.body += body
@@ -256,6 +300,7 @@ class FastProtocol(HttpToolsProtocol):
         cycle.more_body = False
         if cycle.response_complete:
             self._watch.disarm()
+            self._idle.begin()
         else:
             cycle.complete()
 
@@ -265,12 +310,15 @@ class FastProtocol(HttpToolsProtocol):
             return
         self.flow.resume_reading()
         if self.pipeline:
-            self._start_asgi_task(*self.pipeline.pop())
+            waiting = self.pipeline.pop()
+            self._ahead = cast("Cycle", waiting[0])
+            self._start_asgi_task(*waiting)
+        elif self.cycle.more_body:
+            # Refused before the body came: it is thrown away, but not for ever. The connection is
+            # idle only behind it: taken for the next head, it would be counted and rewritten.
+            self._watch.arm()
         else:
             self._idle.begin()
-        if self.cycle.response_complete and self.cycle.more_body:
-            # Refused before the body came: it is thrown away, but not for ever.
-            self._watch.arm()
 
     def send_400_response(self, msg: str) -> None:
         if self.parser.get_method() == b"CONNECT":
@@ -281,6 +329,17 @@ class FastProtocol(HttpToolsProtocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """Nothing: an Upgrade header is a client's choice and no news to the operator."""
+
+
+def without_upgrade(data: bytes) -> bytes:
+    """
+    A request head whose offer to speak another protocol is not heard (RFC 9110 section 7.8).
+
+    The parser would stop at the head and lose the body, and Java's HTTP client makes the offer
+    with every call over plain HTTP.
+    """
+    head, gap, rest = data.partition(b"\r\n\r\n")
+    return UPGRADE.sub(b"\r\nx-upgrade:", head) + gap + rest
 
 
 def target_of(url: bytes) -> tuple[str, bytes, bytes]:
@@ -302,7 +361,6 @@ class PlainProtocol(H11Protocol):
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
         self._watch = HeadWatch(self, cast("ListenConfig", self.config), self.loop)
-        self._head = b""
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
@@ -313,17 +371,11 @@ class PlainProtocol(H11Protocol):
         super().connection_lost(exc)
 
     def data_received(self, data: bytes) -> None:
-        if self.conn.their_state is h11.IDLE:
-            self._head = END_OF_HEAD.split(self._head + data, 1)[0]
-            if FOLDED.search(self._head):
-                self._head = b""
-                self.send_400_response("Invalid HTTP request received.")
-                return
         super().data_received(data)
-        if self.conn.their_state is not h11.IDLE:
-            self._head = b""
         if self.conn.their_state is h11.IDLE:
-            self._watch.count(len(data))
+            # The rest of a refused request's body may have come in the same packet.
+            self._watch.received = 0
+            self._watch.count(len(self.conn.trailing_data[0]))
         elif not self._body_is_unwanted():
             self._watch.disarm()
 

@@ -154,6 +154,8 @@ def create(path: Path) -> str:
 def rotate(path: Path, *, keep: int) -> str:
     """Put a new key in front and keep at most *keep* older ones; answers the new key's id."""
     ring = _read(path)
+    # A damaged key would make the rotated ring one that no server can load.
+    _to_keys(ring)
     key = _new_key()
     ring.keys = [_stored(key), *ring.keys][: keep + 1]
     fresh = path.with_name(f".{path.name}.{secrets.token_hex(4)}")

@@ -176,9 +176,22 @@ class Crew:
 
     def _pass_on(self, number: int, _: FrameType | None) -> None:
         if number == signal.SIGHUP:
+            self._renew()
             self._tell(number)
         else:
             self._stop(number)
+
+    def _renew(self) -> None:
+        """
+        Take up here what the members are about to take up.
+
+        A member forked later begins with what this process holds: with the settings of the start,
+        it would accept issuers that are long removed.
+        """
+        fresh = self._job.fresh() if self._job.fresh is not None else None
+        if fresh is not None:
+            self._job.keyring.reread()
+            self._job = msgspec.structs.replace(self._job, config=fresh[0], toolbox=fresh[1])
 
     def _stop(self, number: int) -> None:
         self._stopping = True

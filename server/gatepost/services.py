@@ -1,5 +1,6 @@
 """The long-lived objects: opened once, closed in order, and what a reload replaces."""
 
+from collections import Counter
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
@@ -16,6 +17,7 @@ from gatepost.tools.api import Call, CallContext
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import Workspaces
+from gatepost_authz.config import TENANT
 from gatepost_authz.decisions import Decisions
 from gatepost_authz.fetch import Fetcher
 from gatepost_authz.introspection import IntrospectionVerifier
@@ -40,6 +42,8 @@ class Services:
     verifier: TokenVerifier
     registry: Registry
     runner: Runner
+    tenants_apart: bool
+    """Whether each tenant has a resource of its own."""
 
     def __init__(self, config: Config, toolbox: Toolbox, keyring: KeyRing) -> None:
         self.fetcher = Fetcher(development=config.development, network=config.network)
@@ -80,11 +84,12 @@ class Services:
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
         )
-        self.keys.retain([issuer.issuer for issuer in config.issuers])
+        self.keys.retain([trusted.settings.issuer for trusted in issuers.issuers])
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
         # Questions that a reload has overtaken are still answered; all end with the process.
         self._introspectors.append(introspectors)
+        self.tenants_apart = TENANT in config.resource
 
     def context_for(self, call: Call) -> CallContext:
         """What a tool gets to see of a call."""
@@ -104,10 +109,12 @@ class Services:
         told: dict[str, object] = {"status": "ok"}
         if insecure_dev_auth:
             told["insecure_dev_auth"] = True
-        told["issuers"] = [
-            {"issuer": trusted.settings.issuer, "keys": self.keys.state_of(trusted)}
-            for trusted in self.issuers.issuers
-        ]
+        states = [(one.settings.issuer, self.keys.state_of(one)) for one in self.issuers.issuers]
+        if self.tenants_apart:
+            # An issuer of one tenant is named like it, and a probe must not list the tenants.
+            told["issuers"] = Counter(state for _, state in states)
+        else:
+            told["issuers"] = [{"issuer": issuer, "keys": state} for issuer, state in states]
         return msgspec.json.encode(told)
 
     async def aclose(self) -> None:

@@ -1,9 +1,5 @@
 """One server per HTTP parser in front of many issuers, for all attacks of a run."""
 
-import asyncio
-import io
-import logging
-import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -12,54 +8,24 @@ from typing import Any
 import msgspec
 import pytest
 
-from gatepost.app import build_app
 from gatepost.config.toolbox import load
-from gatepost.connection import Deadlines, FastProtocol, PlainProtocol
+from gatepost.connection import FastProtocol, PlainProtocol
 from gatepost.keyring import KeyRing
-from gatepost.listen import Server, bind, listen_config
-from gatepost.services import opened
+from gatepost.listen import bind
 from gatepost.settings import Config
-from gatepost.telemetry.access import AccessLog
 from tests.attacks import issuers
 from tests.attacks.site import Site
 from tests.support import witness
 from tests.support.idp import Idp
+from tests.support.inside import Inside
 
 PARSERS = {"httptools": FastProtocol, "h11": PlainProtocol}
 
 
-class Serving(threading.Thread):
-    """Gatepost as `gatepost serve` composes it, on a loop of its own in this process."""
-
-    def __init__(self, config: Config, sock: Any, parser: type[asyncio.Protocol]) -> None:
-        super().__init__(daemon=True)
-        self.config, self.sock, self.parser = config, sock, parser
-        self.lines = io.BytesIO()
-        self.ready = threading.Event()
-        self.server: Server | None = None
-
-    def run(self) -> None:
-        asyncio.run(self._serve())
-
-    async def _serve(self) -> None:
-        toolbox = load(self.config.tools)
-        assert toolbox.problems == ()
-        async with opened(self.config, toolbox, KeyRing.ephemeral()) as services:
-            services.log = AccessLog("json", self.lines.write)
-            app = build_app(self.config, services)
-            settings = listen_config(app, Deadlines(drain_s=5), protocol=self.parser)
-            self.server = Server(settings, on_ready=self.ready.set)
-            await self.server.serve(sockets=[self.sock])
-
-    def stop(self) -> None:
-        assert self.server is not None
-        self.server.should_exit = True
-        self.join(15)
-        assert not self.is_alive()
-
-
 @contextmanager
-def serving(idp: Idp, parser: str, **settings: Any) -> Iterator[Site]:
+def serving(
+    idp: Idp, parser: str, *, keyring: KeyRing | None = None, **settings: Any
+) -> Iterator[Site]:
     """A running site whose configuration is the attacked one with *settings* changed."""
     sock = bind("127.0.0.1", 0)
     resource = f"http://127.0.0.1:{sock.getsockname()[1]}/mcp"
@@ -72,16 +38,12 @@ def serving(idp: Idp, parser: str, **settings: Any) -> Iterator[Site]:
         "scopes": {"obtainable": ["files:read", "files:write"]},
         "limits": {"failures_per_second": 0},
     } | settings
-    thread = Serving(msgspec.convert(tree, Config), sock, PARSERS[parser])
-    handler = logging.StreamHandler(io.TextIOWrapper(thread.lines, write_through=True))
-    logging.getLogger().addHandler(handler)
-    thread.start()
-    try:
-        assert thread.ready.wait(10)
-        yield Site(idp, resource, lambda: thread.lines.getvalue().decode())
-    finally:
-        thread.stop()
-        logging.getLogger().removeHandler(handler)
+    config = msgspec.convert(tree, Config)
+    toolbox = load(config.tools)
+    assert toolbox.problems == ()
+    inside = Inside(config, toolbox, sock, parser=PARSERS[parser], keyring=keyring)
+    with inside.running():
+        yield Site(idp, resource, inside.log)
 
 
 @pytest.fixture(scope="session", params=PARSERS)

@@ -80,7 +80,7 @@ def odd_key_sets() -> dict[str, list[Any]]:
 FAULTY = (
     "slow", "drip", "fails-500", "fails-404", "fails-429", "huge", "html", "array", "null",
     "no-list", "no-keys", "doubled", "redirects", "lies", "rotates", "drops", "replaces", "crowd",
-    "leaver", "flood", "outage", "shares-a", "shares-b", "recovers",
+    "leaver", "flood", "outage", "shares-a", "shares-b", "recovers", "offline",
 )  # fmt: skip
 
 

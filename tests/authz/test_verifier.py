@@ -305,6 +305,18 @@ async def test_a_templated_issuer_has_keys_and_tenants_per_concrete_issuer() -> 
     assert (await gate.accepted(globex.token(sign=signer(OTHER, "RS256")))).tenant_id == "globex"
 
 
+@pytest.mark.requirement("C29", "H05")
+async def test_an_issuer_that_a_template_could_cover_but_the_table_does_not_is_never_asked() -> (
+    None
+):
+    """Names that strangers invent cost no fetch and push no real tenant's keys aside."""
+    gate = Gate(issuer("https://login.example/{tid}", tenant=TenantRule(issuer=True)))
+    invented = FrozenForge("https://login.example/invented", RESOURCE)
+
+    assert (await gate.refused(invented.token())).reason == "unknown_tenant"
+    assert gate.keys.sets == {}
+
+
 class Answering:
     """A verifier with one of the three answers."""
 

@@ -33,6 +33,7 @@ def test_a_ratio_compares_with_the_floor_of_its_own_round() -> None:
     assert measure.value == 50.0
     assert measure.ratio == pytest.approx(0.45)
     assert (measure.low, measure.high) == (0.4, 0.5)
+    assert measure.best == 0.5
 
 
 def test_without_a_floor_there_is_a_value_and_no_ratio() -> None:

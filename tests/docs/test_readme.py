@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from gatepost_authz import PRESETS
 from tests.architecture.source import ROOT
 from tests.support import gatepost
 from tests.support.gatepost import Gatepost
@@ -115,3 +116,11 @@ def test_every_page_the_readme_links_exists() -> None:
 
     assert links
     assert [link for link in links if not (ROOT / link).exists()] == []
+
+
+def test_the_readme_has_a_row_for_every_preset() -> None:
+    """An operator finds the own provider at once, and the link leads to its section."""
+    rows = set(re.findall(r"\[`([\w-]+)`\]\(docs/providers\.md#([\w-]+)\)", README))
+
+    assert {name for name, _ in rows} == set(PRESETS)
+    assert all(name == anchor for name, anchor in rows)

@@ -63,6 +63,14 @@ REFUSALS: list[tuple[str, str, str, Pairs, int, str]] = [
         400,
         "ambiguous_length",
     ),
+    (
+        "compressed body",
+        "POST",
+        "/mcp",
+        (HOST, (b"transfer-encoding", b"gzip, chunked")),
+        501,
+        "unknown_coding",
+    ),
     ("long header", "POST", "/mcp", (HOST, (b"x-a", b"a" * 2001)), 431, "headers_too_large"),
     ("many headers", "POST", "/mcp", (HOST, *[(b"a", b"b")] * 100), 431, "too_many_headers"),
 ]

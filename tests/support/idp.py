@@ -18,14 +18,17 @@ class Idp:
 
     Each serves RFC 8414 metadata at the inserted location and its key set at ``/name/jwks``.
     ``replace`` puts another answer in the place of one document, for the faults of group N.
+    *name* is the base that its documents use where another host leads here; *options* are the
+    server's.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, name: str = "", **options: Any) -> None:
+        self.name = name
         self.keys: dict[str, list[dict[str, Any]]] = {}
         self.hits: Counter[str] = Counter()
         self.replaced: dict[str, Answer] = {}
         self._lock = threading.Lock()
-        self.server = Server(self._answer)
+        self.server = Server(self._answer, **options)
 
     def __enter__(self) -> "Idp":
         self.server.start()
@@ -36,7 +39,7 @@ class Idp:
 
     @property
     def base(self) -> str:
-        return self.server.url
+        return self.name or self.server.url
 
     def issuer(self, name: str, keys: list[dict[str, Any]] | None = None) -> str:
         """The issuer's identifier; with *keys* its key set is (re)placed."""

@@ -1,5 +1,9 @@
 """A tool that remembers having run, so that a refusal can prove that nothing did."""
 
+from typing import Annotated, Any
+
+from pydantic import Field
+
 from gatepost import CallContext, Pack
 from tests.support.calls import CALLS
 
@@ -32,3 +36,14 @@ async def witness_strong(ctx: CallContext) -> str:
     """Remember that somebody who signed in strongly and lately called."""
     CALLS.append(ctx.caller)
     return "strong"
+
+
+@pack.tool(read_only=True)
+async def witness_routed(
+    ctx: CallContext,
+    region: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Region"})],
+    data: dict[str, Any],
+) -> str:
+    """Remember that somebody called in a region that proxies route by."""
+    CALLS.append(ctx.caller)
+    return region

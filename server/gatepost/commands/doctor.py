@@ -26,6 +26,8 @@ def command(url: str, token: str, client_id: str, client_secret: str, scopes: st
     Prints every step, and in one sentence what is wrong, where, and what to change there. Exit
     code 1: some step stops every client.
     """
+    if not (token.isascii() and token.isprintable()):
+        raise click.BadParameter("an access token is printable ASCII", param_hint="--token")
     credentials = Credentials(
         token=token, client_id=client_id, client_secret=client_secret, scopes=scopes
     )

@@ -114,7 +114,10 @@ def _listen(config: Config) -> Iterator[Problem]:
 
 
 def _is_origin(origin: str) -> bool:
-    parts = urlsplit(origin)
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
     whole = f"{parts.scheme}://{parts.netloc}"
     return (
         bool(parts.scheme and parts.hostname)

@@ -17,20 +17,9 @@ from gatepost.tools.api import Tool
 from gatepost.tools.pack import Pack
 from gatepost_authz.config import Problem
 
-# What an author's module raises while it loads; each becomes a sentence that names the file.
-LOADING_ERRORS = (
-    ImportError,
-    SyntaxError,
-    OSError,
-    ValueError,
-    TypeError,
-    NameError,
-    AttributeError,
-    LookupError,
-    ArithmeticError,
-    AssertionError,
-    RuntimeError,
-)
+# What an author's module raises while it loads, which is anything, `sys.exit()` included; each
+# becomes a sentence that names the file.
+LOADING_ERRORS = (Exception, SystemExit)
 
 
 class Toolbox(msgspec.Struct, frozen=True):

@@ -14,6 +14,7 @@ from gatepost.dev.composition import (
     HOST,
     dev_config,
     dev_issuer,
+    forget_state,
     locked,
     make_state_folder,
     write_state,
@@ -89,5 +90,5 @@ def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> N
     try:
         code = run(job, announce)
     finally:
-        written.unlink(missing_ok=True)
+        forget_state(written, issuer)
     raise click.exceptions.Exit(code)

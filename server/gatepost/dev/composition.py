@@ -94,3 +94,13 @@ def write_state(folder: Path, config: Config, issuer: IssuerSettings) -> Path:
         file.write(msgspec.json.encode(state))
     fresh.replace(path)
     return path
+
+
+def forget_state(path: Path, issuer: IssuerSettings) -> None:
+    """Remove what `write_state` wrote, unless another server has put its own there since."""
+    try:
+        found = msgspec.json.decode(path.read_bytes(), type=DevState)
+        if found.client_secret == issuer.cli_secret:
+            path.unlink()
+    except (OSError, msgspec.DecodeError):
+        return

@@ -59,8 +59,7 @@ class Edge:
         if scope["type"] != "http":
             await self._other(scope, receive, send)
             return
-        wall = time.time()
-        began = time.perf_counter()
+        wall, began = time.time(), time.perf_counter()
         request_id = f"{self._prefix}{next(self._counter):x}"
         scope[REQUEST_ID] = request_id
         request = request_of(scope)

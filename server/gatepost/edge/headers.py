@@ -26,6 +26,8 @@ IDENTITY = re.compile(
     rb"|remote-user|gatepost-.*"
 )
 MOST_REMEMBERED = 4096
+# Longer names are judged anew each time: a stranger who sends them must not fill the memory.
+LONGEST_REMEMBERED = 64
 
 
 class Headers:
@@ -61,5 +63,6 @@ class Headers:
             # An underscore spelling of a name we read is somebody else's header in disguise.
             disguised = b"_" in name and canonical in HARMLESS
             verdict = disguised or IDENTITY.fullmatch(canonical) is not None
-            self._verdicts[name] = verdict
+            if len(name) <= LONGEST_REMEMBERED:
+                self._verdicts[name] = verdict
         return verdict

@@ -37,6 +37,10 @@ class Limits:
             self._weigh(request, raw)
         length = headers.get(b"content-length")
         if length is None:
+            coding = headers.get(b"transfer-encoding")
+            if coding is not None and coding.strip(b" \t").lower() != b"chunked":
+                # Read as if it were not compressed, it would be another body (RFC 9112, 6.1).
+                raise Refusal(501, "unknown_coding", "Of transfer codings only chunked is read")
             return
         if b"transfer-encoding" in headers or (
             request.repeated and len(request.values(b"content-length")) > 1

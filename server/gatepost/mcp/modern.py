@@ -98,7 +98,8 @@ def check_routed(headers: Headers, tool: Tool, arguments: bytes) -> None:
     try:
         values = msgspec.json.decode(arguments)
     except (msgspec.DecodeError, RecursionError):
-        return  # the tool's own check says what is wrong with them
+        # The tool's own parser may be able to: it reads 1e999 as infinity.
+        raise Refused(INVALID_PARAMS, "params.arguments cannot be read") from None
     for routed in tool.routed:
         shown = f"Mcp-Param-{routed.header}"
         value = _at(values, routed.path)

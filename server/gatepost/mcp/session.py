@@ -6,14 +6,14 @@ from gatepost.mcp.cancellation import Running, Stopped, UntilCancelled
 from gatepost.mcp.era import BATCHING
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange
 from gatepost.mcp.jsonrpc import (
-    BATCH_MESSAGES,
+    BAD_BATCH,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
     Message,
     Refused,
     error,
     read_id,
-    read_one,
+    read_part,
     result,
 )
 from gatepost.mcp.legacy import Session, Sessions
@@ -30,9 +30,7 @@ NO_SESSION = Refused(INVALID_REQUEST, "Mcp-Session-Id is required", legacy_statu
 LOST = Refused(INVALID_REQUEST, "Session not found", legacy_status=404)
 NO_BATCH = Refused(INVALID_REQUEST, "Batches are not part of this revision", legacy_status=400)
 NOT_ASKED = Refused(INVALID_REQUEST, "Nothing was asked of this client", legacy_status=400)
-BAD_BATCH = Refused(
-    INVALID_REQUEST, f"A batch holds 1 to {BATCH_MESSAGES} messages", legacy_status=400
-)
+EMPTY = Refused(INVALID_REQUEST, BAD_BATCH, legacy_status=400)
 
 
 class Handshake:
@@ -102,9 +100,9 @@ class Handshake:
         """Serve the messages of a batch in their order (DE-09); 202 when none wants an answer."""
         if session.version != BATCHING:
             return self._replies.refused(None, NO_BATCH)
-        if not 1 <= len(batch) <= BATCH_MESSAGES:
-            return self._replies.refused(None, BAD_BATCH)
-        answers = [await self._part(exchange, read_one(raw), session) for raw in batch]
+        if not batch:
+            return self._replies.refused(None, EMPTY)
+        answers = [await self._part(exchange, read_part(raw), session) for raw in batch]
         bodies = [body for body in answers if body is not None]
         return Answer(200, b"[" + b",".join(bodies) + b"]") if bodies else ACCEPTED
 

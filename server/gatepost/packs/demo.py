@@ -23,7 +23,7 @@ FILENAME = re.compile(r"[^\W_][\w. -]{0,99}")
 class Row(TypedDict, total=False):
     """One line of an invoice."""
 
-    __pydantic_config__ = ConfigDict(extra="ignore")  # type: ignore[misc]  # pydantic's own way
+    __pydantic_config__ = ConfigDict(extra="ignore", allow_inf_nan=False)  # type: ignore[misc]  # pydantic's own way
 
     date: str
     amount: float

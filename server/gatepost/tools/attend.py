@@ -1,6 +1,7 @@
 """Work that may be stopped while it waits; work that never waits pays nothing for that."""
 
 import asyncio
+from abc import ABC, abstractmethod
 from collections.abc import Awaitable, Callable, Generator
 from typing import Any, ClassVar, Generic, TypeVar
 
@@ -31,7 +32,7 @@ class Stop:
         return task.uncancel() <= self._before
 
 
-class Attended(Generic[T]):
+class Attended(ABC, Generic[T]):
     """
     Awaits *work* in the current task, with something that may stop it while it waits.
 
@@ -51,13 +52,13 @@ class Attended(Generic[T]):
     _work: Generator[Any, Any, T]
     _stop: Stop | None
 
+    @abstractmethod
     def begin(self, stop: Stop) -> None:
         """The work waits: arrange for *stop* to be pulled."""
-        raise NotImplementedError
 
+    @abstractmethod
     def end(self) -> None:
         """The work is over: undo what `begin` arranged."""
-        raise NotImplementedError
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self  # an iterator, which is all that PEP 492 asks for

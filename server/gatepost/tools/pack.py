@@ -3,13 +3,14 @@
 import asyncio
 import inspect
 import re
-from collections.abc import Awaitable, Callable, Mapping, Set
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from gatepost.tools.answer import Answer, returned_by
 from gatepost.tools.api import Annotations, CallContext, Outcome, Tool
 from gatepost.tools.routing import routed_arguments
 from gatepost.tools.schema import arguments_of, checker
+from gatepost_authz.challenge import words
 
 NAME = re.compile(r"[a-z0-9_]{1,64}", re.ASCII)
 """The grammar of tool and pack names: safe in headers, metrics, URLs and every client."""
@@ -113,8 +114,8 @@ class Pack:
                 idempotent_hint=options.get("idempotent"),
                 open_world_hint=options.get("open_world"),
             ),
-            scopes=frozenset(options.get("scopes", ())),
-            acr_values=tuple(options.get("acr_values", ())),
+            scopes=frozenset(_words(name, "scopes", options.get("scopes", ()))),
+            acr_values=_words(name, "acr_values", options.get("acr_values", ())),
             max_age_s=options.get("max_age_s"),
             timeout_s=options.get("timeout_s"),
             pack=self.name,
@@ -133,6 +134,14 @@ def _named(kind: str, name: str) -> str:
     if not NAME.fullmatch(name):
         raise ValueError(f"{kind} name {name!r} must be 1 to 64 of a-z, 0-9 and _")
     return name
+
+
+def _words(tool: str, option: str, values: Iterable[str]) -> tuple[str, ...]:
+    """Values that a challenge can name; a text alone would be taken for its letters."""
+    if isinstance(values, str):
+        raise TypeError(f"{tool}: {option} is a collection of texts, not a text")
+    words(values)
+    return tuple(values)
 
 
 def _invoke(function: Callable[..., Any], answer: Answer) -> Invoke:

@@ -18,6 +18,21 @@ log = structlog.get_logger("gatepost.runner")
 
 Next = Callable[[Call, Tool, Any], Awaitable[Outcome]]
 
+GRACE_S = 45.0
+"""How long a call may outlive its caller's token: longer than most calls take, below a minute."""
+
+
+class TokenOver(DeadlinePassed):
+    """The caller's token expired while the tool ran."""
+
+
+class WhileAllowed(Within[Outcome]):
+    """Awaits a tool that could run for longer than its caller's token lasts."""
+
+    __slots__ = ()
+
+    stopped = TokenOver
+
 
 class Stage(Protocol):
     """
@@ -37,6 +52,8 @@ class Runner:
 
     Scopes come before arguments, so that a caller learns nothing about a tool it may not use.
     """
+
+    grace_s = GRACE_S
 
     def __init__(
         self,
@@ -74,6 +91,9 @@ class Runner:
             outcome = Outcome(failure=raised.failure)
         except AuthError:
             raise
+        except TokenOver:
+            message = "The access token expired while the tool ran. Call again with a fresh one."
+            outcome = Outcome(failure=Failure("timeout", message))
         except DeadlinePassed:
             outcome = _timed_out(tool.timeout_s or self.timeout_s)
         except asyncio.CancelledError:
@@ -87,9 +107,12 @@ class Runner:
 
     def _invoke(self, call: Call, tool: Tool, arguments: Any) -> Awaitable[Outcome]:
         # The clock runs while the tool runs, not while a stage waits for a person.
-        return Within(
-            tool.timeout_s or self.timeout_s, tool.invoke(self.context_for(call), arguments)
-        )
+        limit = tool.timeout_s or self.timeout_s
+        work = tool.invoke(self.context_for(call), arguments)
+        # Whoever lost the right to call must not keep what is said on an open stream; a token
+        # within its leeway counts as good until now.
+        allowed = max(call.caller.expires_at - self.clock(), 0.0) + self.grace_s
+        return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)
 
     def _unforeseen(self, call: Call) -> Outcome:
         log.exception("tool_failed", request_id=call.request_id, tool=call.tool)

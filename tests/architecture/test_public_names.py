@@ -1,0 +1,32 @@
+"""What a package offers is what its `__all__` lists, and every name of it is explained."""
+
+import inspect
+from importlib import import_module
+
+import pytest
+
+PACKAGES = ("gatepost", "gatepost_authz", "gatepost_keys.issuer")
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_a_package_exports_exactly_what_it_lists(name: str) -> None:
+    """A name that slips out is one that somebody will depend on."""
+    package = import_module(name)
+    public = {attribute for attribute in vars(package) if not attribute.startswith("_")}
+    modules = {attribute for attribute in public if inspect.ismodule(getattr(package, attribute))}
+
+    assert set(package.__all__) == public - modules
+
+
+@pytest.mark.parametrize("name", PACKAGES)
+def test_every_public_class_and_function_says_what_it_is_for(name: str) -> None:
+    """Shapes, units and errors stand where somebody hovers over the name."""
+    package = import_module(name)
+    offered = {attribute: getattr(package, attribute) for attribute in package.__all__}
+    silent = [
+        attribute
+        for attribute, value in offered.items()
+        if (inspect.isclass(value) or inspect.isfunction(value)) and not value.__doc__
+    ]
+
+    assert silent == []

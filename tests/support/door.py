@@ -1,0 +1,181 @@
+"""A client of one running Gatepost that speaks both eras and keeps every byte of the answers."""
+
+import json
+import socket
+import ssl
+from collections.abc import Mapping, Sequence
+from typing import Any
+from urllib.parse import urlsplit
+
+from tests.support.raw import RawAnswer, exchange, read_answer, request
+
+MODERN = "2026-07-28"
+WELL_KNOWN = "/.well-known/oauth-protected-resource"
+Fields = Sequence[tuple[str, str]]
+VARYING = frozenset({"date", "x-request-id"})
+"""Header fields that differ from answer to answer, whoever asks."""
+
+
+class Door:
+    """
+    Where one resource is served.
+
+    Every request has a connection of its own, to this machine whatever the resource's host is;
+    with *tls* an encrypted one. A path other than the resource's may be given.
+    """
+
+    def __init__(self, resource: str, *, tls: ssl.SSLContext | None = None) -> None:
+        parts = urlsplit(resource)
+        self.host, self.tls = parts.hostname, tls
+        self.resource = resource
+        self.authority, self.path = parts.netloc, parts.path
+        self.origin = f"{parts.scheme}://{parts.netloc}"
+        self.port = parts.port or 80
+
+    @property
+    def metadata_url(self) -> str:
+        return f"{self.resource}{WELL_KNOWN}"
+
+    def send(
+        self,
+        method: str,
+        path: str | None = None,
+        fields: Fields = (),
+        body: bytes = b"",
+        *,
+        token: str | None = None,
+    ) -> RawAnswer:
+        """One request with these extra fields, and the token if there is one."""
+        head = [("Host", self.authority), ("Connection", "close"), *fields]
+        if token is not None:
+            head.append(("Authorization", f"Bearer {token}"))
+        if body:
+            head += [("Content-Type", "application/json"), ("Content-Length", str(len(body)))]
+        data = request(method, path or self.path, head, body)
+        if self.tls is None:
+            return exchange(self.port, data)
+        with (
+            socket.create_connection(("127.0.0.1", self.port), timeout=10) as plain,
+            self.tls.wrap_socket(plain, server_hostname=self.host) as connection,
+        ):
+            connection.sendall(data)
+            return read_answer(connection)
+
+    def ask(
+        self,
+        token: str | None,
+        method: str,
+        params: Mapping[str, Any] | None = None,
+        *,
+        path: str | None = None,
+        fields: Fields = (),
+    ) -> RawAnswer:
+        """One request of 2026-07-28."""
+        named, body = modern(method, params)
+        return self.send("POST", path, [*named, *fields], body, token=token)
+
+    def call(
+        self,
+        token: str | None,
+        tool: str = "witness",
+        arguments: Mapping[str, Any] | None = None,
+        *,
+        path: str | None = None,
+        fields: Fields = (),
+    ) -> RawAnswer:
+        """One `tools/call` of 2026-07-28."""
+        params = {"name": tool, "arguments": arguments or {}}
+        return self.ask(token, "tools/call", params, path=path, fields=fields)
+
+    def listed(self, token: str) -> list[str]:
+        """The names of the tools that the token's caller is shown."""
+        return [tool["name"] for tool in result(self.ask(token, "tools/list"))["tools"]]
+
+    def whoami(self, token: str, *, path: str | None = None) -> dict[str, Any]:
+        """What the gate knows of the token's caller (the demo pack's tool)."""
+        known: dict[str, Any] = result(self.call(token, "whoami", path=path))["structuredContent"]
+        return known
+
+    def open(self, token: str, version: str = "2025-06-18") -> str:
+        """The id of a new session of an older era."""
+        asked = {"protocolVersion": version, "capabilities": {}, "clientInfo": CLIENT}
+        answer = self.send("POST", body=message("initialize", asked), token=token)
+        assert answer.status == 200, answer
+        session = answer.field("mcp-session-id")
+        assert session is not None
+        return session
+
+    def within(
+        self, token: str, session: str, body: bytes | None = None, *, path: str | None = None
+    ) -> RawAnswer:
+        """One POST of a session; a call of the witness tool unless *body* says otherwise."""
+        sent = old_call("witness") if body is None else body
+        return self.send("POST", path, [("Mcp-Session-Id", session)], sent, token=token)
+
+
+CLIENT = {"name": "test", "version": "1"}
+
+
+def message(method: str, params: Mapping[str, Any] | None = None, identity: int = 1) -> bytes:
+    """A JSON-RPC request."""
+    body = {"jsonrpc": "2.0", "id": identity, "method": method}
+    return json.dumps(body if params is None else {**body, "params": params}).encode()
+
+
+def old_call(tool: str, arguments: Mapping[str, Any] | None = None) -> bytes:
+    """The body of a `tools/call` within a session."""
+    return message("tools/call", {"name": tool, "arguments": arguments or {}})
+
+
+def modern(
+    method: str, params: Mapping[str, Any] | None = None, *, progress: int | None = None
+) -> tuple[list[tuple[str, str]], bytes]:
+    """Header fields and body of a request of 2026-07-28; *progress* asks for reports."""
+    meta: dict[str, Any] = {
+        "io.modelcontextprotocol/protocolVersion": MODERN,
+        "io.modelcontextprotocol/clientCapabilities": {},
+    } | ({} if progress is None else {"progressToken": progress})
+    fields = [
+        ("Accept", "application/json, text/event-stream"),
+        ("MCP-Protocol-Version", MODERN),
+        ("Mcp-Method", method),
+    ]
+    if params and "name" in params:
+        fields.append(("Mcp-Name", str(params["name"])))
+    return fields, message(method, {**(params or {}), "_meta": meta})
+
+
+def result(answer: RawAnswer) -> dict[str, Any]:
+    """The result of a request that was served."""
+    assert answer.status == 200, answer
+    document = json.loads(answer.body)
+    assert "result" in document, answer
+    served: dict[str, Any] = document["result"]
+    return served
+
+
+def failure(answer: RawAnswer) -> dict[str, Any]:
+    """The JSON-RPC error of a request that was not."""
+    error: dict[str, Any] = json.loads(answer.body)["error"]
+    return error
+
+
+def challenge_of(answer: RawAnswer) -> str:
+    """The one challenge; empty when there is none."""
+    return answer.field("www-authenticate") or ""
+
+
+def looks(answer: RawAnswer, **renamed: str) -> tuple[int, list[tuple[str, str]], bytes]:
+    """
+    The whole answer, as somebody compares it who wonders what it gives away.
+
+    Each *renamed* name (what the asker wrote himself) is replaced by its own keyword.
+    """
+
+    def same(text: str) -> str:
+        for neutral, name in renamed.items():
+            text = text.replace(name, f"<{neutral}>")
+        return text
+
+    fields = [(name, same(value)) for name, value in answer.headers if name not in VARYING]
+    return answer.status, fields, same(answer.body.decode()).encode()

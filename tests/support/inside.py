@@ -1,0 +1,82 @@
+"""Gatepost as `gatepost serve` composes it, on a loop of its own in this process."""
+
+import asyncio
+import io
+import logging
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from socket import socket
+
+from gatepost.app import build_app
+from gatepost.config.toolbox import Toolbox
+from gatepost.connection import Deadlines, FastProtocol
+from gatepost.keyring import KeyRing
+from gatepost.listen import Server, listen_config
+from gatepost.services import Services, opened
+from gatepost.settings import Config
+from gatepost.telemetry.access import AccessLog
+
+START_S, STOP_S = 10, 15
+
+
+class Inside(threading.Thread):
+    """
+    A running server that a test can look into: its services, and everything it logs.
+
+    *prepare* may change the services before they serve.
+    """
+
+    services: Services
+
+    def __init__(
+        self,
+        config: Config,
+        toolbox: Toolbox,
+        sock: socket,
+        *,
+        parser: type[asyncio.Protocol] = FastProtocol,
+        keyring: KeyRing | None = None,
+        prepare: Callable[[Services], object] | None = None,
+    ) -> None:
+        super().__init__(daemon=True)
+        self.config, self.toolbox, self.sock, self.parser = config, toolbox, sock, parser
+        self.keyring = keyring or KeyRing.ephemeral()
+        self._prepare = prepare
+        self.lines = io.BytesIO()
+        self.ready = threading.Event()
+        self.server: Server | None = None
+
+    def run(self) -> None:
+        asyncio.run(self._serve())
+
+    async def _serve(self) -> None:
+        async with opened(self.config, self.toolbox, self.keyring) as services:
+            self.services = services
+            services.log = AccessLog("json", self.lines.write)
+            if self._prepare is not None:
+                self._prepare(services)
+            app = build_app(self.config, services)
+            settings = listen_config(app, Deadlines(drain_s=5), protocol=self.parser)
+            self.server = Server(settings, on_ready=self.ready.set)
+            await self.server.serve(sockets=[self.sock])
+
+    def log(self) -> str:
+        """Everything the server has written so far."""
+        return self.lines.getvalue().decode()
+
+    @contextmanager
+    def running(self) -> Iterator["Inside"]:
+        """Serve for the time of a block; starting and stopping are bounded."""
+        handler = logging.StreamHandler(io.TextIOWrapper(self.lines, write_through=True))
+        logging.getLogger().addHandler(handler)
+        self.start()
+        try:
+            assert self.ready.wait(START_S), "the server did not start in time"
+            yield self
+        finally:
+            if self.server is not None:
+                self.server.should_exit = True
+            self.join(STOP_S)
+            logging.getLogger().removeHandler(handler)
+            assert not self.is_alive(), "the server did not stop in time"

@@ -1,0 +1,192 @@
+"""First shape: issuers whose tokens name the organisation in a claim."""
+
+import base64
+import hashlib
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.idp import Idp
+from tests.tenancy.house import House, errors, house, issuer, judged
+
+OPEN = {"create_on_first_use": True}
+
+
+def hashed(issuer: str, value: str) -> str:
+    """The tenant id of a value outside the grammar, as the design page defines it."""
+    digest = hashlib.sha256(issuer.encode() + b"\0" + value.encode()).digest()
+    return "t-" + base64.b32encode(digest).decode().lower()[:26]
+
+
+@pytest.fixture(scope="module")
+def open_house(idp: Idp) -> Iterator[House]:
+    """One issuer whose tokens may bring any tenant."""
+    with house(idp, [issuer(idp)], tenancy=OPEN) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def closed_house(idp: Idp) -> Iterator[House]:
+    """One issuer whose table names the only tenants there are."""
+    table = {"acme": "acme", "org_AbC": "globex", "ACME": "shouting"}
+    with house(idp, [issuer(idp, tenants=table)], tenancy=OPEN) as site:
+        yield site
+
+
+@pytest.mark.requirement("A6", "C29")
+@pytest.mark.parametrize("value", ["acme", "0", "a-b_c", "x" * 63])
+def test_an_organisation_within_the_grammar_is_the_tenant(open_house: House, value: str) -> None:
+    """Nothing has to be configured for ids that are tenant ids already."""
+    assert open_house.tenant_of(open_house.token(org_id=value)) == value
+
+
+OUTSIDE = [
+    "Acme", "ACME", "org_AbCdEf", "-acme", "_acme", "x" * 64, "ac me", " acme", "acme ", "acmé",
+    "../acme", "acme/..", "acme%2e", ".", "t-" + "a" * 26, "\uff41cme", "acme:globex",
+]  # fmt: skip
+
+
+@pytest.mark.requirement("A6", "C29")
+@pytest.mark.parametrize("value", OUTSIDE)
+def test_any_other_organisation_gets_an_id_of_its_own(open_house: House, value: str) -> None:
+    """An id names a folder: it is neither lower-cased, cut nor cleaned into somebody else's."""
+    token = open_house.token(org_id=value)
+
+    assert open_house.tenant_of(token) == hashed(open_house.idp.issuer("main"), value)
+
+
+def test_no_two_organisations_meet_in_one_tenant(open_house: House) -> None:
+    """Spellings that a file system or a careless comparison takes for the same stay apart."""
+    values = ["acme", *OUTSIDE]
+    found = {open_house.tenant_of(open_house.token(org_id=value)) for value in values}
+
+    assert len(found) == len(values)
+
+
+def test_an_organisation_cannot_take_the_id_that_anothers_name_hashes_to(
+    open_house: House,
+) -> None:
+    """Whoever names itself like somebody's hashed id is hashed again."""
+    victim = hashed(open_house.idp.issuer("main"), "Acme")
+
+    assert open_house.tenant_of(open_house.token(org_id=victim)) != victim
+
+
+@pytest.mark.requirement("C29")
+@pytest.mark.parametrize(
+    "value",
+    [None, "", [], ["acme"], {"id": "acme"}, 1, True, "acme\n", "acme\x00", "a\u202ecme",
+     "x" * 5000],
+    ids=repr,
+)  # fmt: skip
+@pytest.mark.parametrize("site", ["open_house", "closed_house"])
+def test_what_is_no_name_names_no_tenant(
+    request: pytest.FixtureRequest, site: str, value: Any
+) -> None:
+    """There is no default tenant, and nothing is guessed."""
+    home: House = request.getfixturevalue(site)
+
+    assert home.tenant_of(home.token(org_id=value)) is None
+
+
+@pytest.mark.requirement("C29")
+@pytest.mark.parametrize(
+    ("value", "tenant"),
+    [("acme", "acme"), ("org_AbC", "globex"), ("ACME", "shouting"), ("Acme", None),
+     ("globex", None), ("initech", None), ("org_abc", None), ("acme ", None)],
+)  # fmt: skip
+def test_a_table_is_the_whole_truth(closed_house: House, value: str, tenant: str | None) -> None:
+    """Exact values only, also where other tenants could be created on first use."""
+    assert closed_house.tenant_of(closed_house.token(org_id=value)) == tenant
+
+
+@pytest.mark.requirement("C29")
+def test_a_tenant_nobody_named_is_unknown(idp: Idp) -> None:
+    """Without `create_on_first_use`, only tenants of some setting exist."""
+    known = {"create_on_first_use": False, "tenants": ["acme"]}
+    with house(idp, [issuer(idp)], tenancy=known) as site:
+        assert site.tenant_of(site.token(org_id="acme")) == "acme"
+        assert site.tenant_of(site.token(org_id="globex")) is None
+        assert site.tenant_of(site.token(org_id="Acme")) is None
+
+
+def test_the_mapped_name_is_never_shown_to_the_rule_again(idp: Idp) -> None:
+    """A table that swaps two names swaps them once."""
+    with house(idp, [issuer(idp, tenants={"acme": "globex", "globex": "acme"})]) as site:
+        assert site.tenant_of(site.token(org_id="acme")) == "globex"
+        assert site.tenant_of(site.token(org_id="globex")) == "acme"
+
+
+@pytest.fixture(scope="module")
+def two_issuers(idp: Idp) -> Iterator[House]:
+    """A names acme and shared; B names globex and shared, and spells its acme as another."""
+    issuers = [
+        issuer(idp, "a", tenants={"acme": "acme", "both": "shared"}),
+        issuer(idp, "b", tenants={"globex": "globex", "acme": "acme-of-b", "both": "shared"}),
+    ]
+    with house(idp, issuers, tenancy=OPEN) as site:
+        yield site
+
+
+@pytest.mark.requirement("A6", "C11")
+@pytest.mark.parametrize(
+    ("name", "value", "tenant"),
+    [("a", "acme", "acme"), ("b", "acme", "acme-of-b"), ("b", "globex", "globex"),
+     ("a", "globex", None), ("a", "acme-of-b", None), ("a", "both", "shared"),
+     ("b", "both", "shared")],
+)  # fmt: skip
+def test_two_issuers_share_a_tenant_only_where_both_tables_name_it(
+    two_issuers: House, name: str, value: str, tenant: str | None
+) -> None:
+    """B's administrator can write any claim into B's tokens; A's tenants stay A's."""
+    assert two_issuers.tenant_of(two_issuers.token(name, org_id=value)) == tenant
+
+
+@pytest.mark.requirement("A6", "C29")
+def test_an_issuer_that_maps_freely_cannot_name_what_another_has(idp: Idp) -> None:
+    """Issuer B claims A's tenant: refused; B's own tenants are created."""
+    issuers = [issuer(idp, "a", tenant={"value": "acme"}), issuer(idp, "b")]
+    with house(idp, issuers, tenancy=OPEN) as site:
+        assert site.tenant_of(site.token("a", org_id="anything")) == "acme"
+        assert site.tenant_of(site.token("b", org_id="globex")) == "globex"
+        assert site.tenant_of(site.token("b", org_id="acme")) is None
+
+
+@pytest.mark.requirement("A6", "C29")
+def test_an_issuer_that_is_turned_off_keeps_what_is_its_own(idp: Idp) -> None:
+    """Turning A off must not be how B comes by A's tenants."""
+    issuers = [issuer(idp, "a", tenant={"value": "acme"}, enabled=False), issuer(idp, "b")]
+    with house(idp, issuers, tenancy=OPEN) as site:
+        assert site.tenant_of(site.token("a")) is None
+        assert site.tenant_of(site.token("b", org_id="acme")) is None
+        assert site.tenant_of(site.token("b", org_id="globex")) == "globex"
+
+
+@pytest.mark.requirement("A6", "C29")
+def test_two_issuers_without_tables_open_nothing(idp: Idp) -> None:
+    """A configuration that `check` refuses is not served generously by whoever skips `check`."""
+    issuers = [issuer(idp, "a"), issuer(idp, "b")]
+    with house(idp, issuers, tenancy=OPEN, checked=False) as site:
+        assert site.tenant_of(site.token("a", org_id="acme")) is None
+        assert site.tenant_of(site.token("b", org_id="acme")) is None
+
+
+def test_check_demands_tables_where_several_issuers_map_claims(idp: Idp) -> None:
+    """Each issuer without a table is named; a fixed value is no mapping."""
+    a, b = issuer(idp, "a"), issuer(idp, "b")
+    table = {"tenants": {"acme": "acme"}}
+    found = [one.setting for one in judged([a, b]) if one.id == "authz.E019"]
+
+    assert found == ["issuers[0].tenants", "issuers[1].tenants"]
+    assert errors([a | table, b]) == ["authz.E019"]
+    assert errors([a | table, b | {"tenants": {"x": "globex"}}]) == []
+    assert errors([a | {"tenant": {"value": "acme"}}, b], tenancy=OPEN) == []
+
+
+def test_check_refuses_a_tenant_that_a_value_and_a_table_share(idp: Idp) -> None:
+    """Sharing is said on both sides, in the tables."""
+    a = issuer(idp, "a", tenant={"value": "acme"})
+    b = issuer(idp, "b", tenants={"acme": "acme"})
+
+    assert errors([a, b]) == ["authz.E020"]

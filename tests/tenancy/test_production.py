@@ -1,0 +1,244 @@
+"""Production: nothing is answered in the clear, and issuers are found as a company finds them."""
+
+import json
+import socket
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.keyring import create
+from tests.authz.certificates import Company
+from tests.support import forge as f
+from tests.support.door import WELL_KNOWN, Door, challenge_of
+from tests.support.forge import Forge, rsa_key
+from tests.support.gatepost import Gatepost, run, running
+from tests.support.idp import Idp
+from tests.support.raw import RawAnswer
+from tests.support.sockets import free_port
+from tests.support.tunnel import Tunnel, tunnel
+from tests.tenancy.post import toml
+
+ID, HOST = "id.company.test", "mcp.company.test"
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory: pytest.TempPathFactory) -> Company:
+    return Company(tmp_path_factory.mktemp("company"))
+
+
+@pytest.fixture(scope="module")
+def idp(company: Company) -> Iterator[Idp]:
+    """The issuer https://id.company.test, whose certificate the company signed."""
+    certificate, key = company.certify(ID)
+    with Idp(f"https://{ID}", ssl_certfile=certificate, ssl_keyfile=key) as idp:
+        idp.issuer("main", [f.jwk(rsa_key())])
+        yield idp
+
+
+@pytest.fixture(scope="module")
+def out(idp: Idp) -> Iterator[Tunnel]:
+    with tunnel(idp.server.port) as proxy:
+        yield proxy
+
+
+class Production:
+    """A running production server, and the door to it."""
+
+    def __init__(self, process: Gatepost, door: Door, idp: Idp) -> None:
+        self.process, self.door = process, door
+        self.token = Forge(idp.issuer("main"), door.resource).token()
+
+    def answers(self, *fields: tuple[str, str]) -> list[RawAnswer]:
+        """A call, a bare request and the metadata document, with these extra fields."""
+        return [
+            self.door.call(self.token, "whoami", fields=fields),
+            self.door.call(None, fields=fields),
+            self.door.send("GET", f"/mcp{WELL_KNOWN}", fields),
+        ]
+
+
+def settings(port: int, company: Company, idp: Idp, out: Tunnel, **listen: Any) -> dict[str, Any]:
+    return {
+        "resource": f"https://{HOST}:{port}/mcp",
+        "listen": {"port": port, **listen},
+        "keys": {"ring": "file:keyring.json"},
+        "network": {"ca_bundle": str(company.bundle), "proxy": out.url},
+        "issuers": [{"issuer": idp.issuer("main"), "tenant": {"value": "acme"}}],
+        "tools": {"packs": ["demo"]},
+    }
+
+
+@contextmanager
+def serving(
+    folder: Path, tree: dict[str, Any], idp: Idp, tls: ssl.SSLContext | None = None
+) -> Iterator[Production]:
+    """`gatepost serve` with these settings."""
+    create(folder / "keyring.json")
+    write(folder, tree)
+    with running("serve", cwd=folder) as process:
+        yield Production(process, Door(tree["resource"], tls=tls), idp)
+
+
+def write(folder: Path, tree: dict[str, Any]) -> None:
+    lines = [f"{name} = {toml(value)}" for name, value in tree.items()]
+    (folder / "gatepost.toml").write_text("\n".join(lines), encoding="utf-8")
+
+
+@pytest.fixture(scope="module")
+def secure(
+    company: Company, idp: Idp, out: Tunnel, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Production]:
+    """TLS served by ourselves."""
+    certificate, key = company.certify(HOST)
+    listen = {"tls_certificate": certificate, "tls_key": key}
+    tree = settings(free_port(), company, idp, out, **listen)
+    context = ssl.create_default_context(cafile=str(company.bundle))
+    with serving(tmp_path_factory.mktemp("secure"), tree, idp, context) as site:
+        yield site
+
+
+@pytest.fixture(scope="module")
+def behind(
+    company: Company, idp: Idp, out: Tunnel, tmp_path_factory: pytest.TempPathFactory
+) -> Iterator[Production]:
+    """Behind a proxy on this machine that ends TLS."""
+    tree = settings(free_port(), company, idp, out, trusted_proxies=["127.0.0.1/32"])
+    with serving(tmp_path_factory.mktemp("behind"), tree, idp) as site:
+        yield site
+
+
+@pytest.mark.requirement("O7", "A-15")
+def test_over_tls_a_token_of_a_real_issuer_opens(secure: Production, out: Tunnel) -> None:
+    """The whole way of production: our TLS, the company's CA, the company's proxy, its issuer."""
+    called, bare, document = secure.answers()
+
+    assert (called.status, bare.status, document.status) == (200, 401, 200)
+    assert f'"{secure.door.metadata_url}"' in challenge_of(bare)
+    assert json.loads(document.body)["authorization_servers"] == [f"https://{ID}/main"]
+    assert f"CONNECT {ID}:443 HTTP/1.1" in out.asked
+
+
+@pytest.mark.requirement("O7")
+@pytest.mark.parametrize("version", [ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3])
+def test_tls_is_of_today(secure: Production, company: Company, version: ssl.TLSVersion) -> None:
+    """1.2 and 1.3 are spoken."""
+    context = ssl.create_default_context(cafile=str(company.bundle))
+    context.minimum_version = context.maximum_version = version
+
+    assert Door(secure.door.resource, tls=context).send("GET", "/health").status == 200
+
+
+@pytest.mark.requirement("O7")
+def test_tls_of_yesterday_is_refused(secure: Production, company: Company) -> None:
+    """The server hangs up on a client that offers 1.1, and serves it once it offers 1.2."""
+    context = ssl.create_default_context(cafile=str(company.bundle))
+    # Else the client's own library would refuse before the server could.
+    context.set_ciphers("DEFAULT:@SECLEVEL=0")
+    with pytest.warns(DeprecationWarning, match="TLSv1"):
+        limit(context, ssl.TLSVersion.TLSv1_1)
+    door = Door(secure.door.resource, tls=context)
+
+    with pytest.raises(ssl.SSLError) as refusal:
+        door.send("GET", "/health")
+    limit(context, ssl.TLSVersion.TLSv1_2)
+
+    # uvloop closes without waiting for the alert to be read.
+    assert refusal.value.reason in {"TLSV1_ALERT_PROTOCOL_VERSION", "UNEXPECTED_EOF_WHILE_READING"}
+    assert door.send("GET", "/health").status == 200
+
+
+def limit(context: ssl.SSLContext, version: ssl.TLSVersion) -> None:
+    """Speak this version only, whichever was spoken before."""
+    # Never a minimum above the maximum, whichever way this goes.
+    context.minimum_version = ssl.TLSVersion.MINIMUM_SUPPORTED
+    context.maximum_version = version
+    context.minimum_version = version
+
+
+@pytest.mark.requirement("O7")
+def test_plain_http_gets_nothing_from_a_tls_port(secure: Production) -> None:
+    """Not even an answer that says what listens there."""
+    with socket.create_connection(("127.0.0.1", secure.door.port), timeout=10) as connection:
+        connection.sendall(b"GET /health HTTP/1.1\r\nHost: x\r\n\r\n")
+        try:
+            answer = connection.recv(4096)
+        except ConnectionResetError:
+            answer = b""
+
+    assert not answer.startswith(b"HTTP/")
+
+
+@pytest.mark.requirement("O7")
+def test_a_trusted_proxy_vouches_for_https(behind: Production) -> None:
+    """It ended TLS and says so."""
+    assert [one.status for one in behind.answers(("X-Forwarded-Proto", "https"))] == [200, 401, 200]
+
+
+@pytest.mark.requirement("O7")
+@pytest.mark.parametrize(
+    "fields",
+    [[], [("X-Forwarded-Proto", "http")], [("X-Forwarded-Proto", "https, http")],
+     [("X-Forwarded-Proto", "https"), ("X-Forwarded-Proto", "http")],
+     [("Forwarded", "proto=https")], [("X-Forwarded-Proto", "wss")],
+     [("X-Forwarded-Ssl", "on")], [("X_Forwarded_Proto", "https")]],
+)  # fmt: skip
+def test_without_its_word_the_connection_counts_as_plain(
+    behind: Production, fields: list[tuple[str, str]]
+) -> None:
+    """A token that came in the clear opens nothing, and not even the metadata is answered."""
+    answers = behind.answers(*fields)
+
+    assert {one.status for one in answers} == {400}
+    assert all(b"https_required" in one.body for one in answers)
+    assert behind.token.rsplit(".", 1)[-1] not in behind.process.output
+
+
+@pytest.mark.requirement("O7", "W14")
+def test_a_stranger_cannot_vouch_for_https(
+    company: Company, idp: Idp, out: Tunnel, tmp_path: Path
+) -> None:
+    """The header counts from the configured proxies only."""
+    tree = settings(free_port(), company, idp, out, trusted_proxies=["10.0.0.0/8"])
+    with serving(tmp_path, tree, idp) as site:
+        assert {one.status for one in site.answers(("X-Forwarded-Proto", "https"))} == {400}
+
+
+@pytest.mark.requirement("O3", "O7")
+@pytest.mark.parametrize("method", ["GET", "HEAD"])
+@pytest.mark.parametrize("host", [None, "10.1.2.3:8000"])
+def test_a_probe_is_answered_over_plain_http(
+    behind: Production, method: str, host: str | None
+) -> None:
+    """Orchestrators ask the pod's own address, without TLS and without a token."""
+    door = Door(behind.door.resource)
+    door.authority = host or door.authority
+    answer = door.send(method, "/health")
+
+    assert answer.status == 200
+    assert answer.field("content-type") == "application/json"
+    if method == "GET":
+        document = json.loads(answer.body)
+        assert document["status"] == "ok"
+        assert document.keys() == {"status", "version"}
+        assert isinstance(document["version"], str)
+
+
+@pytest.mark.requirement("O7")
+def test_production_does_not_start_where_nothing_provides_tls(
+    company: Company, idp: Idp, out: Tunnel, tmp_path: Path
+) -> None:
+    """`check` and `serve` both refuse, with a sentence."""
+    create(tmp_path / "keyring.json")
+    write(tmp_path, settings(free_port(), company, idp, out))
+    for command in ("check", "serve"):
+        process = run(command, cwd=tmp_path)
+        try:
+            assert process.process.wait(20) == 1
+            process.stop()
+            assert "config.E008" in process.output
+        finally:
+            process.kill()

@@ -1,0 +1,152 @@
+"""Roles and suspension: what a caller is to its tenant, and tenants that may not call at all."""
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.support.door import failure, message
+from tests.support.forge import ABSENT
+from tests.support.idp import Idp
+from tests.tenancy.house import House, errors, house, issuer, judged
+
+RULES = {
+    "approver": {"claim": "roles", "value": "tool-approver"},
+    "admin": {"claim": "realm_access.roles", "value": "admin"},
+}
+TABLE = {"acme": "acme", "globex": "globex"}
+
+
+@pytest.fixture(scope="module")
+def site(idp: Idp) -> Iterator[House]:
+    """Issuer main has rules; plain has none; grouped reads groups."""
+    grouped = {"approver": {"claim": "groups", "value": "g-approvers"}}
+    issuers = [
+        issuer(idp, tenants=TABLE, roles=RULES),
+        issuer(idp, "plain", tenant={"value": "plain"}),
+        issuer(idp, "grouped", tenant={"value": "grouped"}, roles=grouped),
+    ]
+    with house(idp, issuers, tenancy={"suspended": ["globex"]}) as site:
+        yield site
+
+
+HOLDERS: list[tuple[dict[str, Any], list[str]]] = [
+    ({}, []),
+    ({"roles": ["tool-approver"]}, ["approver"]),
+    ({"roles": "tool-approver"}, ["approver"]),
+    ({"realm_access": {"roles": ["user", "admin"]}}, ["admin"]),
+    ({"realm_access.roles": ["admin"]}, ["admin"]),
+    ({"roles": ["tool-approver"], "realm_access": {"roles": ["admin"]}}, ["admin", "approver"]),
+    ({"roles": ["approver", "admin"]}, []),
+    ({"roles": ["Tool-Approver", "tool-approver "]}, []),
+    ({"roles": "tool-approver admin"}, []),
+    ({"roles": {"tool-approver": True}}, []),
+    ({"roles": [["tool-approver"]]}, []),
+    ({"Roles": ["tool-approver"], "role": "tool-approver"}, []),
+    ({"realm_access": ["roles", "admin"]}, []),
+    ({"approver": True, "admin": True, "scope": "approver admin"}, []),
+    ({"sub": "admin", "client_id": "admin"}, []),
+]
+
+
+@pytest.mark.requirement("A6", "C22")
+@pytest.mark.parametrize(("claims", "roles"), HOLDERS)
+def test_a_role_is_held_by_rule_only(site: House, claims: dict[str, Any], roles: list[str]) -> None:
+    """The configured claim with exactly the configured value, as text or in a list."""
+    assert site.door.whoami(site.token(**claims))["roles"] == roles
+
+
+@pytest.mark.requirement("A6")
+def test_nobody_has_a_role_of_an_issuer_without_rules(site: House) -> None:
+    """A rule of one issuer says nothing about another's tokens."""
+    claims = {"roles": ["tool-approver"], "realm_access": {"roles": ["admin"]}}
+
+    assert site.door.whoami(site.token("plain", **claims))["roles"] == []
+
+
+@pytest.mark.requirement("C31")
+@pytest.mark.parametrize(
+    "claims",
+    [{"_claim_names": {"groups": "src1"}, "_claim_sources": {"src1": {"endpoint": "https://x"}}},
+     {"hasgroups": True}, {"hasgroups": "true", "groups": ["g-approvers"]}],
+)  # fmt: skip
+def test_groups_that_the_token_leaves_out_are_not_guessed(
+    site: House, claims: dict[str, Any]
+) -> None:
+    """Too many groups to fit: refused where a rule needs them, accepted where none does."""
+    with site.nothing_runs():
+        assert site.tenant_of(site.token("grouped", **claims)) is None
+    assert site.tenant_of(site.token("plain", **claims)) == "plain"
+
+
+@pytest.mark.requirement("C31")
+def test_groups_that_are_there_decide(site: House) -> None:
+    """The rule is met or not; both open the door."""
+    assert site.door.whoami(site.token("grouped", groups=["g-approvers"]))["roles"] == ["approver"]
+    assert site.door.whoami(site.token("grouped", groups=["g-others"]))["roles"] == []
+    assert site.door.whoami(site.token("grouped"))["roles"] == []
+
+
+def test_check_knows_the_roles(idp: Idp) -> None:
+    """A misspelt role, or a rule that everybody meets, does not pass."""
+    rule = {"claim": "roles", "value": "x"}
+
+    assert errors([issuer(idp, tenants=TABLE, roles={"admn": rule})]) == ["authz.E023"]
+    empty = {"admin": rule | {"value": ""}}
+    assert errors([issuer(idp, tenants=TABLE, roles=empty)]) == ["authz.E028"]
+
+
+SUSPENDED = -31001
+
+
+@pytest.mark.requirement("A-28")
+@pytest.mark.parametrize("method", ["ping", "tools/list", "server/discover", "tools/call"])
+def test_a_suspended_tenant_is_told_after_it_signed_in(site: House, method: str) -> None:
+    """Its token is good, so a new one would not help: no 401 and no 403, and nothing runs."""
+    params = {"name": "witness", "arguments": {}} if method == "tools/call" else None
+    with site.nothing_runs():
+        answer = site.door.ask(site.token(org_id="globex"), method, params)
+
+    assert answer.status == 200
+    assert failure(answer)["code"] == SUSPENDED
+    assert json.loads(answer.body)["id"] == 1
+    assert answer.field("www-authenticate") is None
+
+
+@pytest.mark.requirement("A-28")
+def test_a_suspended_tenant_opens_no_session(site: House) -> None:
+    """The handshake of the older era is answered in the same way."""
+    asked = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": {}}
+    answer = site.door.send(
+        "POST", body=message("initialize", asked), token=site.token(org_id="globex")
+    )
+
+    assert (answer.status, failure(answer)["code"]) == (200, SUSPENDED)
+    assert answer.field("mcp-session-id") is None
+
+
+@pytest.mark.requirement("A-15", "C29")
+@pytest.mark.parametrize("value", ["initech", "Globex", ABSENT])
+def test_an_unknown_tenant_is_a_bad_token(site: House, value: Any) -> None:
+    """Another token may do better, so this one is 401."""
+    with site.nothing_runs():
+        answer = site.door.call(site.token(org_id=value))
+
+    assert answer.status == 401
+    assert json.loads(answer.body)["error"] == "invalid_token"
+
+
+def test_a_stranger_does_not_learn_who_is_suspended(site: House) -> None:
+    """Only whoever holds a good token of the tenant hears of it."""
+    bad = site.token(org_id="globex", exp=1)
+
+    assert site.door.call(bad).status == 401
+
+
+def test_check_warns_of_a_suspended_tenant_that_nobody_knows(idp: Idp) -> None:
+    """A misspelt id suspends nobody."""
+    one = issuer(idp, tenants=TABLE)
+    tenancy = {"create_on_first_use": False, "suspended": ["globx"]}
+
+    assert "config.W001" in {problem.id for problem in judged([one], tenancy=tenancy)}

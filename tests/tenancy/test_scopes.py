@@ -1,0 +1,212 @@
+"""Scopes at the front door: what is listed, what is called, what a refusal asks for."""
+
+import json
+import time
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.support.door import challenge_of, failure, looks, modern, old_call
+from tests.support.idp import Idp
+from tests.tenancy import toolset
+from tests.tenancy.house import House, house, issuer
+from tests.tenancy.toolset import NEEDS
+
+TOOLS = {"packs": [], "load": [str(Path(toolset.__file__))]}
+IMPLIED = {"c": ["a"]}
+SCOPES = st.frozensets(st.sampled_from(["a", "b", "c", "other"]))
+Open = Callable[[frozenset[str] | None], House]
+
+
+@pytest.fixture(scope="module")
+def opened(idp: Idp) -> Iterator[Open]:
+    """A server for each set of obtainable scopes, started when first asked for."""
+    running: dict[frozenset[str] | None, House] = {}
+    with ExitStack() as stack:
+
+        def open_(obtainable: frozenset[str] | None) -> House:
+            if obtainable not in running:
+                scopes: dict[str, Any] = {"implied": IMPLIED}
+                if obtainable is not None:
+                    scopes["obtainable"] = sorted(obtainable)
+                issuers = [issuer(idp, tenants={"acme": "acme"})]
+                running[obtainable] = stack.enter_context(
+                    house(idp, issuers, tools=TOOLS, scopes=scopes)
+                )
+            return running[obtainable]
+
+        yield open_
+
+
+@pytest.mark.requirement("TL-02", "A-25", "A-28", "A-12")
+@settings(max_examples=60, deadline=None)
+@given(granted=SCOPES, obtainable=st.none() | SCOPES)
+def test_a_list_and_a_call_never_disagree(
+    opened: Open, granted: frozenset[str], obtainable: frozenset[str] | None
+) -> None:
+    """
+    What is listed runs or says what is missing; what is not is like a tool that does not exist.
+
+    For any scopes of a token and any scopes that may be obtained (design decision 12).
+    """
+    site = opened(obtainable)
+    token = site.token(scope=" ".join(sorted(granted)))
+    held = granted | {"a"} if "c" in granted else granted
+    reachable = NEEDS.keys() if obtainable is None else within(held | obtainable)
+
+    assert site.door.listed(token) == sorted(reachable)
+    for name, needed in NEEDS.items():
+        answer = site.door.call(token, name)
+        if name not in reachable:
+            nothing = "x" * len(name)
+            assert looks(answer, name=name) == looks(site.door.call(token, nothing), name=nothing)
+        elif needed <= held and name != "needs_abc":
+            assert answer.status == 200
+        elif needed <= held:
+            assert (answer.status, "acr_values" in challenge_of(answer)) == (401, True)
+        else:
+            assert answer.status == 403
+            assert f'scope="{" ".join(sorted(needed))}"' in challenge_of(answer)
+
+
+def within(scopes: frozenset[str]) -> list[str]:
+    return [name for name, needed in NEEDS.items() if needed <= scopes]
+
+
+@pytest.mark.requirement("TL-11", "A-12")
+@pytest.mark.parametrize(
+    "arguments", [{}, {"count": "many"}, {"unknown": 1}, [], None, "text", {"count": 10**400}]
+)
+def test_a_hidden_tool_is_no_tool_whatever_is_sent_to_it(opened: Open, arguments: Any) -> None:
+    """No argument, right or wrong, tells it from a name that nothing has; in neither era."""
+    site = opened(frozenset())
+    token = site.token(scope="a")
+    session = site.door.open(token)
+    seen = []
+    with site.nothing_runs():
+        for name in ("needs_b", "nothing"):
+            fields, body = modern("tools/call", {"name": name, "arguments": arguments})
+            now = site.door.send("POST", fields=fields, body=body, token=token)
+            before = site.door.within(token, session, old_call(name, arguments))
+            seen.append((looks(now, name=name), looks(before, name=name)))
+
+    assert seen[0] == seen[1]
+
+
+@pytest.fixture(scope="module")
+def site(idp: Idp) -> Iterator[House]:
+    """A baseline, an implication, and everything that tools need may be obtained."""
+    scopes = {"baseline": ["mcp:use"], "implied": {"files:write": ["files:read"]}}
+    with house(idp, [issuer(idp, tenants={"acme": "acme"})], scopes=scopes) as site:
+        yield site
+
+
+def begins(site: House) -> str:
+    return f'Bearer resource_metadata="{site.door.metadata_url}", '
+
+
+@pytest.mark.requirement("A-21", "A-28", "A3")
+def test_whoever_brings_no_token_hears_what_to_ask_for(site: House) -> None:
+    """The baseline stands last, so that the beginning is what the product text promises."""
+    answer = site.door.call(None)
+
+    assert answer.status == 401
+    assert challenge_of(answer) == f'{begins(site)}error="invalid_token", scope="mcp:use"'
+
+
+@pytest.mark.requirement("A-12", "A-28")
+@pytest.mark.parametrize("method", ["ping", "tools/list", "server/discover", "initialize"])
+def test_without_the_baseline_nothing_opens(site: House, method: str) -> None:
+    """Every request needs it, the listing and the handshake too."""
+    answer = site.door.ask(site.token(scope="files:write"), method)
+
+    assert answer.status == 403
+    assert challenge_of(answer) == (
+        f'{begins(site)}error="insufficient_scope", scope="mcp:use", '
+        'error_description="More permissions are required"'
+    )
+    assert json.loads(answer.body)["error"] == "insufficient_scope"
+
+
+@pytest.mark.requirement("A-12", "A-28")
+@pytest.mark.parametrize("era", ["now", "before"])
+def test_a_step_up_names_everything_the_operation_needs(site: House, era: str) -> None:
+    """One consent is enough: the baseline too, since some clients replace what they had."""
+    token = site.token(scope="mcp:use")
+    with site.nothing_runs():
+        if era == "now":
+            answer = site.door.call(token, "witness_write")
+        else:
+            session = site.door.open(token)
+            answer = site.door.within(token, session, old_call("witness_write"))
+
+    assert answer.status == 403
+    assert challenge_of(answer) == (
+        f'{begins(site)}error="insufficient_scope", scope="mcp:use files:write", '
+        'error_description="More permissions are required"'
+    )
+    assert failure(answer)["data"]["scopes"] == ["files:write"]
+
+
+@pytest.mark.requirement("A-25")
+@pytest.mark.parametrize(
+    ("scope", "tool", "status"),
+    [("files:write", "witness_read", 200), ("files:write", "witness_write", 200),
+     ("files:read", "witness_read", 200), ("files:read", "witness_write", 403),
+     ("files", "witness_read", 403), ("files:write2", "witness_read", 403),
+     ("FILES:WRITE", "witness_write", 403), ("files:write:all", "witness_write", 403)],
+)  # fmt: skip
+def test_a_broad_scope_brings_the_narrow_one_and_not_the_reverse(
+    site: House, scope: str, tool: str, status: int
+) -> None:
+    """Implications are exactly those configured; scopes are compared whole."""
+    assert site.door.call(site.token(scope=f"mcp:use {scope}"), tool).status == status
+
+
+def signed_in(acr: str, seconds_ago: int) -> dict[str, Any]:
+    return {"acr": acr, "auth_time": int(time.time()) - seconds_ago}
+
+
+WEAK = [{}, {"acr": "phr"}, signed_in("pwd", 0), signed_in("phr", 400), signed_in("PHR", 0)]
+
+
+@pytest.mark.requirement("A-12", "A-15")
+@pytest.mark.parametrize("claims", WEAK)
+def test_a_tool_can_ask_for_a_stronger_or_newer_sign_in(
+    site: House, claims: dict[str, Any]
+) -> None:
+    """RFC 9470: 401 and not 403, saying which strength and age would do."""
+    with site.nothing_runs():
+        answer = site.door.call(site.token(scope="mcp:use", **claims), "witness_strong")
+
+    assert answer.status == 401
+    assert challenge_of(answer) == (
+        f'{begins(site)}error="insufficient_user_authentication", acr_values="phr", '
+        'max_age="300", error_description="A stronger or newer sign-in is required"'
+    )
+    assert answer.field("cache-control") == "no-store"
+
+
+@pytest.mark.requirement("A-12")
+def test_a_strong_and_new_sign_in_opens_it(site: House) -> None:
+    """The same person, signed in as asked."""
+    token = site.token(scope="mcp:use", **signed_in("phr", 100))
+
+    assert site.door.call(token, "witness_strong").status == 200
+
+
+@pytest.mark.requirement("A-15", "A-28")
+@pytest.mark.parametrize("scope", ["", "mcp:use"])
+def test_an_expired_token_is_expired_whatever_else_it_lacks(site: House, scope: str) -> None:
+    """More scopes would not help it; a new token would."""
+    past = int(time.time()) - 3600
+    answer = site.door.call(site.token(scope=scope, iat=past, exp=past + 60), "witness_write")
+
+    assert answer.status == 401
+    assert 'error="invalid_token"' in challenge_of(answer)
+    assert 'error_description="The access token expired"' in challenge_of(answer)

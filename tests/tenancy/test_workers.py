@@ -1,0 +1,153 @@
+"""Several processes on one socket: any of them serves anybody, and each stands on its own."""
+
+import contextlib
+import http.client
+import json
+import os
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gatepost.keyring import create
+from tests.support.door import Door, modern, old_call
+from tests.support.idp import Idp
+from tests.support.waiting import eventually
+from tests.tenancy.house import issuer
+from tests.tenancy.post import Post, pid_of, post
+
+ATTEMPTS = 400
+"""Requests after which two processes that share a socket must both have answered."""
+
+
+@pytest.fixture
+def site(idp: Idp, tmp_path: Path) -> Iterator[Post]:
+    """Two workers with a key ring file."""
+    create(tmp_path / "keyring.json")
+    idp.hits.clear()
+    issuers = [issuer(idp, tenants={"acme": "acme"}), issuer(idp, "second", tenants={"b": "b"})]
+    ring = {"ring": "file:keyring.json"}
+    with post(idp, tmp_path, issuers, "--workers", "2", keys=ring) as site:
+        yield site
+
+
+def until_both_answered(site: Post, token: str) -> set[int]:
+    """The processes, once two have answered this token."""
+    pids: set[int] = set()
+    for _ in range(ATTEMPTS):
+        pids.add(site.pid(token))
+        if len(pids) == 2:
+            return pids
+    raise AssertionError(f"only {pids} answered")
+
+
+@pytest.mark.requirement("N23", "S-20", "S-16")
+def test_a_session_of_one_worker_is_every_workers(site: Post) -> None:
+    """Ids are signed with the shared ring: no balancer has to remember who opened what."""
+    token = site.token()
+    session = site.door.open(token)
+    pids: set[int] = set()
+    for _ in range(ATTEMPTS):
+        pids.add(pid_of(site.door.within(token, session, old_call("pid"))))
+        if len(pids) == 2:
+            break
+
+    assert len(pids) == 2
+    assert site.process.process.pid not in pids
+
+
+@pytest.mark.requirement("N23", "N14")
+def test_each_worker_fetches_its_own_keys(site: Post) -> None:
+    """No client crosses a fork: each process asks each issuer once, and once only."""
+    until_both_answered(site, site.token())
+
+    assert site.idp.key_hits("main") == 2
+    assert site.idp.key_hits("second") == 2
+
+
+@contextlib.contextmanager
+def counting(door: Door, token: str, steps: int) -> Iterator[http.client.HTTPResponse]:
+    """A slow call that reports progress; its answer as soon as it begins."""
+    arguments = {"steps": steps, "delay_s": 0.1}
+    fields, body = modern(
+        "tools/call", {"name": "count_slowly", "arguments": arguments}, progress=1
+    )
+    headers = dict(fields) | {
+        "Authorization": f"Bearer {token}",
+        "Content-Type": "application/json",
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", door.port, timeout=20)
+    with contextlib.closing(connection):
+        connection.request("POST", door.path, body, headers)
+        yield connection.getresponse()
+
+
+@pytest.mark.requirement("N23")
+def test_a_signal_drains_every_worker(site: Post) -> None:
+    """Calls that run in either process finish with their result; the exit code is 0."""
+    token = site.token()
+    with contextlib.ExitStack() as stack:
+        streams: dict[str, http.client.HTTPResponse] = {}
+        for _ in range(60):
+            answer = stack.enter_context(counting(site.door, token, 20))
+            # The first half of a request's id belongs to the process.
+            worker = (answer.getheader("x-request-id") or "").partition("-")[0]
+            streams.setdefault(worker, answer)
+            if len(streams) == 2:
+                break
+        assert len(streams) == 2
+        site.process.process.send_signal(signal.SIGTERM)
+        ends = [
+            answer.read().decode().rstrip().rsplit("data: ", 1)[-1] for answer in streams.values()
+        ]
+
+    texts = [json.loads(end)["result"]["content"][0]["text"] for end in ends]
+    assert texts == ["Counted to 20"] * 2
+    assert site.process.process.wait(15) == 0
+
+
+@pytest.mark.requirement("N18", "N23")
+def test_a_reload_reaches_every_worker_and_those_that_come_later(site: Post, idp: Idp) -> None:
+    """A removed issuer stays removed, also in the process that replaces one that died."""
+    token, removed = site.token(), site.token("second", org_id="b")
+    assert site.status(removed) == 200
+
+    site.reload(times=2, issuers=[issuer(idp, tenants={"acme": "acme"})])
+    before = until_both_answered(site, token)
+    refused(site, removed)
+
+    os.kill(min(before), signal.SIGKILL)
+    site.process.wait_for("a worker ended by itself and is replaced")
+    new: set[int] = set()
+
+    def replaced() -> bool:
+        # The connection may be one that the killed process had taken.
+        with contextlib.suppress(ConnectionError):
+            new.add(site.pid(token))
+        return bool(new - before)
+
+    eventually(replaced, within=20, every=0.01)
+    refused(site, removed)
+
+
+def refused(site: Post, token: str) -> None:
+    """However often it is tried, nobody accepts it."""
+    assert {site.status(token) for _ in range(40)} == {401}
+
+
+@pytest.mark.requirement("N23")
+def test_a_worker_that_comes_later_takes_up_sessions(site: Post) -> None:
+    """Nobody has to sign in again because a process died."""
+    token = site.token()
+    session = site.door.open(token)
+    before = until_both_answered(site, token)
+    os.kill(max(before), signal.SIGKILL)
+    seen: set[int] = set()
+
+    def taken_up() -> bool:
+        with contextlib.suppress(ConnectionError):
+            seen.add(pid_of(site.door.within(token, session, old_call("pid"))))
+        return bool(seen - before)
+
+    eventually(taken_up, within=20, every=0.01)

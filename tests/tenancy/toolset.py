@@ -1,0 +1,57 @@
+"""Tools that differ in nothing but the scopes they need."""
+
+from gatepost import CallContext, Pack
+from tests.support.calls import CALLS
+
+pack = Pack("toolset")
+
+NEEDS: dict[str, frozenset[str]] = {
+    "open": frozenset(),
+    "needs_a": frozenset({"a"}),
+    "needs_b": frozenset({"b"}),
+    "needs_c": frozenset({"c"}),
+    "needs_ab": frozenset({"a", "b"}),
+    "needs_abc": frozenset({"a", "b", "c"}),
+}
+
+
+@pack.tool(name="open")
+async def no_scope(ctx: CallContext) -> str:
+    """Anybody's."""
+    CALLS.append(ctx.caller)
+    return "done"
+
+
+@pack.tool(scopes={"a"})
+async def needs_a(ctx: CallContext) -> str:
+    """Needs a."""
+    CALLS.append(ctx.caller)
+    return "done"
+
+
+@pack.tool(scopes={"b"})
+async def needs_b(ctx: CallContext, count: int = 1) -> str:
+    """Needs b, and has an argument that can be wrong."""
+    CALLS.append(ctx.caller)
+    return "done"
+
+
+@pack.tool(scopes={"c"})
+async def needs_c(ctx: CallContext) -> str:
+    """Needs c."""
+    CALLS.append(ctx.caller)
+    return "done"
+
+
+@pack.tool(scopes={"a", "b"})
+async def needs_ab(ctx: CallContext) -> str:
+    """Needs a and b."""
+    CALLS.append(ctx.caller)
+    return "done"
+
+
+@pack.tool(scopes={"a", "b", "c"}, acr_values=("phr",))
+async def needs_abc(ctx: CallContext) -> str:
+    """Needs everything, and a strong sign-in."""
+    CALLS.append(ctx.caller)
+    return "done"
