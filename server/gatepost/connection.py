@@ -194,14 +194,11 @@ class FastProtocol(HttpToolsProtocol):
     def connection_lost(self, exc: Exception | None) -> None:
         self._watch.disarm()
         self._idle.end()
-        if self._ahead is not None and not self._ahead.response_complete:
-            # uvicorn tells the newest request only, and this one is under way.
-            self._ahead.disconnected = True
-            self._ahead.message_event.set()
         super().connection_lost(exc)
-        # None before the first request, whatever its annotation says.
-        if cast("Cycle | None", self.cycle) is not None:
-            self.cycle.abandon()
+        for cycle in (self._ahead, self.cycle):
+            # uvicorn tells the newest request only, and one ahead of it may be under way.
+            if cycle is not None and not cycle.response_complete:
+                cycle.abandon()
 
     def data_received(self, data: bytes) -> None:
         if self._idle.since is not None:

@@ -87,7 +87,9 @@ class Cycle(RequestResponseCycle):
 
     def abandon(self) -> None:
         """The client is gone: what it asked, and nobody has looked at yet, is not done."""
+        self.disconnected = True
         self.scope.pop(WHOLE_BODY, None)
+        self.message_event.set()
 
     async def receive(self) -> ASGIReceiveEvent:
         """The next message; ASGI's way to the body also where that stands in the scope."""
