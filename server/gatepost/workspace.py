@@ -5,6 +5,7 @@ import errno
 import os
 import secrets
 import stat
+import unicodedata
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,6 +18,11 @@ SHOWN_ROOT = "/workspace/"
 NAME_BYTES = 255
 PATH_BYTES = 4096
 DEPTH = 32
+
+CONTROLS = frozenset({"Cc", "Zl", "Zp"})
+"""Unicode categories: controls, and what begins a new line."""
+BIDI = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
+"""Marks that reorder what follows: who approves `txt.exe` would be shown another name."""
 
 _DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -120,8 +126,9 @@ def parts_of(path: str) -> tuple[str, ...]:
     """
     The names in a tool's path; ToolFailure when it is not one inside the workspace.
 
-    Absolute paths, `..`, empty names, NUL, control characters, what UTF-8 cannot encode and what
-    is too long are refused rather than repaired: a repaired path is not the one that was approved.
+    Absolute paths, `..`, empty names, control and reordering characters, what UTF-8 cannot encode
+    and what is too long are refused rather than repaired: a repaired path is not the one that was
+    approved.
     """
     relative = path.removeprefix(SHOWN_ROOT)
     problem = _problem(relative)
@@ -142,7 +149,10 @@ def _problem(path: str) -> str | None:
         return f"must be relative, or start with {SHOWN_ROOT}"
     if any(name in ("", ".", "..") for name in names):
         return "must not hold `.`, `..` or empty names"
-    if any(ord(character) < 32 or ord(character) == 127 for character in path):
+    if any(
+        unicodedata.category(character) in CONTROLS or unicodedata.bidirectional(character) in BIDI
+        for character in path
+    ):
         return "must not hold control characters"
     if size > PATH_BYTES or len(names) > DEPTH or any(len(n.encode()) > NAME_BYTES for n in names):
         return "is too long"

@@ -1,5 +1,6 @@
 """The authorization endpoint (RFC 6749 section 3.1): what is asked, and which page it gets."""
 
+import re
 from typing import Any
 from urllib.parse import urlencode
 
@@ -15,6 +16,9 @@ from gatepost_keys.issuer.records import Client, SignIn
 from gatepost_keys.issuer.server import Answer, Form, Server
 from gatepost_keys.issuer.session import Session, keep, session_of
 from gatepost_keys.issuer.settings import ACR_VALUES
+
+# Longer numbers mean no limit at all, and Python refuses to read those of thousands of digits.
+SECONDS = re.compile(r"[0-9]{1,15}", re.ASCII)
 
 
 class Unusable(Exception):
@@ -56,7 +60,7 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
     def satisfied(self, sign_in: SignIn, now: float) -> bool:
         """Whether *sign_in* is new and strong enough (`prompt`, `max_age`, `acr_values`)."""
         max_age = self.form.values.get("max_age", "")
-        too_old = max_age.isascii() and max_age.isdigit() and now - sign_in.auth_time > int(max_age)
+        too_old = bool(SECONDS.fullmatch(max_age)) and now - sign_in.auth_time > int(max_age)
         again = self.prompt & {"login", "select_account"}
         return not (again or too_old or (self.acr and self.acr != sign_in.acr))
 

@@ -46,11 +46,12 @@ def matches(registered: str, requested: str) -> bool:
     """
     if registered == requested:
         return True
+    if fault(requested) is not None:
+        return False
     known, asked = urlsplit(registered), urlsplit(requested)
     return (
         known.scheme == asked.scheme == "http"
         and known.hostname in LOOPBACK
-        and fault(requested) is None
         and _without_port(known) == _without_port(asked)
     )
 

@@ -1,0 +1,65 @@
+"""What a second adversary found behind the wire; each stays found."""
+
+from pathlib import Path
+
+import pytest
+
+from gatepost import ToolFailure
+from gatepost.workspace import Workspaces
+from tests.authz.office import TARGET, Office
+from tests.keys.client import Walk
+from tests.support.forge import b64
+from tests.support.idp import Idp
+
+
+@pytest.mark.parametrize("address", ["http://[", "http://[::1", "http://127.0.0.1:99999/"])
+async def test_an_address_that_is_no_url_is_answered_on_a_page(address: str) -> None:
+    """A link with one to the development issuer ended in a traceback."""
+    walk = Walk()
+    await walk.register()
+
+    answer = await walk.authorize(redirect_uri=address)
+
+    assert answer.status_code == 400
+    assert "not registered" in answer.text
+
+
+@pytest.mark.parametrize("seconds", ["9" * 5000, "0" * 5000])
+async def test_an_age_of_thousands_of_digits_limits_nothing(seconds: str) -> None:
+    """Python refuses to read such a number, and whoever was signed in got a traceback."""
+    walk = Walk()
+    await walk.register()
+    await walk.sign_in()
+
+    answer = await walk.authorize(max_age=seconds)
+
+    assert answer.status_code == 200
+    assert "/consent" in answer.text
+
+
+@pytest.mark.parametrize("head", ['{ "alg":"dir"}', '{\n"alg":"dir"}', '{\r\n "alg":"dir"}'])
+async def test_an_encrypted_token_is_shown_to_no_issuer_however_its_header_is_laid_out(
+    head: str,
+) -> None:
+    """It is another issuer's, and whoever is shown it could use it."""
+    with Idp() as idp:
+        office = Office(idp)
+        token = f"{b64(head.encode())}..iv.text.tag"
+
+        assert await office.verifier.verify(token, TARGET) is None
+        assert office.desk.asked == []
+
+        await office.verifier.aclose()
+        await office.introspectors.aclose()
+        await office.fetcher.aclose()
+
+
+@pytest.mark.parametrize("mark", ["\x85", "\x9b", "\u2028", "\u2029", "\u202e", "\u2066"])
+async def test_a_path_cannot_look_like_another_to_whoever_approves_it(
+    tmp_path: Path, mark: str
+) -> None:
+    """A terminal obeys the controls above 0x80, and `exe.txt` may be `txt.exe` reordered."""
+    workspace = Workspaces(tmp_path).of("acme")
+
+    with pytest.raises(ToolFailure, match="control characters"):
+        await workspace.write(f"report{mark}fdp.csv", b"")
