@@ -13,7 +13,7 @@ from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.h11_impl import H11Protocol
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gatepost.cycle import Cycle
+from gatepost.cycle import Cycle, Flow
 from gatepost.edge.limits import HEAD_AT_MOST
 
 # Room above the configured header limit for one credential that the gate refuses itself; what
@@ -152,16 +152,14 @@ class IdleWatch:
         left = self.since + self._limit_s - self._loop.time()
         if left > 0:
             self._timer = self._loop.call_later(left, self._look)
-        elif not self._protocol.transport.is_closing():
-            self._protocol.transport.close()
+        else:
+            self._protocol.flow.close()
 
 
 class FastProtocol(HttpToolsProtocol):
     """
-    httptools, with the deadlines, and without what uvicorn does for servers unlike this one.
-
-    No WebSockets, no lifespan state, no root path, no limit of concurrency: `listen_config` sets
-    none of them.
+    httptools, with the deadlines, and without what uvicorn does for servers unlike this one:
+    WebSockets, lifespan state, a root path, a limit of concurrency (`listen_config` sets none).
     """
 
     cycle: Cycle
@@ -180,6 +178,7 @@ class FastProtocol(HttpToolsProtocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = Flow(transport, self.timeout_keep_alive)
         self._every_scope = {
             "type": "http",
             "asgi": {"version": self.asgi_version, "spec_version": "2.3"},

@@ -30,6 +30,49 @@ class Nobody:
 NOBODY = Nobody()
 
 
+class Flow(FlowControl):
+    """
+    Waits for a client to read what was sent, but not for ever.
+
+    A client that takes nothing for *limit_s* is cut off: uvicorn would keep its request, the
+    answer and the connection for as long as it acknowledges that its window is closed.
+    """
+
+    def __init__(self, transport: asyncio.Transport, limit_s: float) -> None:
+        super().__init__(transport)
+        self._limit_s = limit_s
+        self._unsent = 0
+        self._timer: asyncio.TimerHandle | None = None
+
+    def pause_writing(self) -> None:
+        super().pause_writing()
+        self._watch()
+
+    def resume_writing(self) -> None:
+        super().resume_writing()
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def close(self) -> None:
+        """Close an idle connection; what it has left unread all the while is given up."""
+        if self._transport.get_write_buffer_size():
+            self._transport.abort()
+        else:
+            self._transport.close()
+
+    def _watch(self) -> None:
+        self._unsent = self._transport.get_write_buffer_size()
+        self._timer = asyncio.get_running_loop().call_later(self._limit_s, self._look)
+
+    def _look(self) -> None:
+        if self._transport.get_write_buffer_size() < self._unsent:
+            self._watch()
+        else:
+            self._timer = None
+            self._transport.abort()
+
+
 class Cycle(RequestResponseCycle):
     """
     uvicorn's cycle with a short way for what nearly every request is.

@@ -9,6 +9,7 @@ import pytest
 from starlette.types import Receive, Scope, Send
 
 from gatepost.connection import FastProtocol
+from gatepost.cycle import Flow
 from tests.attacks.site import Site
 from tests.server.wire import SOON, serving
 from tests.server.wire import connected as opened
@@ -159,3 +160,40 @@ async def test_a_request_hears_of_its_client_going_though_another_waits_behind_i
         async with opened(port) as wire:
             await wire.send(b"GET / HTTP/1.1\r\n\r\n" * 2)
         await asyncio.wait_for(gone.wait(), SOON)
+
+
+async def test_a_client_that_reads_nothing_is_cut_off() -> None:
+    """It held its request, the answer and the connection for as long as it cared to stay."""
+    gone = asyncio.Event()
+
+    async def app(scope: Scope, receive: Receive, send: Send) -> None:
+        await send({"type": "http.response.start", "status": 200, "headers": []})
+        for _ in range(4):
+            await send({"type": "http.response.body", "body": b"x" * 4_000_000, "more_body": True})
+        while (await receive())["type"] != "http.disconnect":
+            pass
+        gone.set()
+
+    async with serving(app, FastProtocol) as port:
+        with socket.create_connection(("127.0.0.1", port)) as client:
+            client.sendall(b"GET / HTTP/1.1\r\n\r\n")
+            await asyncio.wait_for(gone.wait(), SOON)
+
+
+async def test_a_client_that_reads_slowly_is_not_cut_off() -> None:
+    """It may take longer than an idle connection may stay, as long as it goes on reading."""
+    left = [300, 250, 250, 200, 200, 100, 100]
+    cut = asyncio.Event()
+
+    class Unread(asyncio.Transport):
+        def get_write_buffer_size(self) -> int:
+            return left.pop(0) if len(left) > 1 else left[0]
+
+        def abort(self) -> None:
+            cut.set()
+
+    flow = Flow(Unread(), 0.001)
+    flow.pause_writing()
+    await asyncio.wait_for(cut.wait(), SOON)
+
+    assert left == [100]
