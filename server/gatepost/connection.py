@@ -20,7 +20,7 @@ from gatepost.edge.limits import HEAD_AT_MOST
 # never ends its head is cut off here, before it fills the memory.
 HEAD_ALLOWANCE = 96 * 1024
 # A request of a few bytes takes kilobytes while it waits, and a packet holds thousands.
-MOST_PIPELINED = 256
+MOST_PIPELINED = 1000
 TOO_LATE = b"HTTP/1.1 408 Request Timeout\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 TOO_LARGE = (
     b"HTTP/1.1 431 Request Header Fields Too Large\r\n"
