@@ -23,7 +23,7 @@ from gatepost_authz.fetch import Fetcher
 from gatepost_authz.introspection import IntrospectionVerifier
 from gatepost_authz.introspector import Introspectors
 from gatepost_authz.issuers import IssuerRegistry
-from gatepost_authz.jwks import Keys
+from gatepost_authz.jwks import Keys, asks
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.verifier import JwtVerifier, TokenVerifier, Verifiers
@@ -68,16 +68,13 @@ class Services:
             implications=Implications(config.scopes.implied),
             development=config.development,
         )
-        secrets = introspection_secrets(config)
-        introspectors = Introspectors(
-            self.fetcher, self.keys.discovery, secret_of=secrets.__getitem__
+        verifier: TokenVerifier = JwtVerifier(
+            lambda: issuers, self.keys, self.decisions, policy=policy
         )
-        verifier = Verifiers(
-            [
-                JwtVerifier(lambda: issuers, self.keys, self.decisions, policy=policy),
-                IntrospectionVerifier(lambda: issuers, introspectors, policy=policy),
-            ]
-        )
+        if any(asks(trusted) for trusted in issuers.issuers):
+            introspectors = self._introspectors_for(config)
+            opaque = IntrospectionVerifier(lambda: issuers, introspectors, policy=policy)
+            verifier = Verifiers([verifier, opaque])
         runner = Runner(
             registry,
             context_for=self.context_for,
@@ -87,9 +84,17 @@ class Services:
         self.keys.retain([trusted.settings.issuer for trusted in issuers.issuers])
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
+        self.tenants_apart = TENANT in config.resource
+
+    def _introspectors_for(self, config: Config) -> Introspectors:
+        """Who asks issuers about tokens, with the secrets of *config*."""
+        secrets = introspection_secrets(config)
+        introspectors = Introspectors(
+            self.fetcher, self.keys.discovery, secret_of=secrets.__getitem__
+        )
         # Questions that a reload has overtaken are still answered; all end with the process.
         self._introspectors.append(introspectors)
-        self.tenants_apart = TENANT in config.resource
+        return introspectors
 
     def context_for(self, call: Call) -> CallContext:
         """What a tool gets to see of a call."""
