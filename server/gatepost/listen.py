@@ -14,7 +14,8 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp
 
-from gatepost.connection import HEAD_ALLOWANCE, Deadlines, FastProtocol, ListenConfig
+from gatepost.wire.deadlines import HEAD_ALLOWANCE, Deadlines, ListenConfig
+from gatepost.wire.fast import FastProtocol
 
 COLLECT_AFTER = 20_000
 """Objects that may gather before the collector looks for cycles among them."""

@@ -16,12 +16,12 @@ from starlette.routing import Route
 
 from gatepost.app import Application, build_app
 from gatepost.config.toolbox import Toolbox
-from gatepost.connection import Deadlines
 from gatepost.keyring import KeyRing
 from gatepost.listen import Server, listen_config, tls_context
 from gatepost.services import opened
 from gatepost.settings import Config
 from gatepost.telemetry.logs import configure
+from gatepost.wire.deadlines import Deadlines
 
 _log = logging.getLogger("gatepost.serve")
 

@@ -9,10 +9,11 @@ import msgspec
 import pytest
 
 from gatepost.config.toolbox import load
-from gatepost.connection import FastProtocol, PlainProtocol
 from gatepost.keyring import KeyRing
 from gatepost.listen import bind
 from gatepost.settings import Config
+from gatepost.wire.fast import FastProtocol
+from gatepost.wire.plain import PlainProtocol
 from tests.attacks import issuers
 from tests.attacks.site import Site
 from tests.support import witness

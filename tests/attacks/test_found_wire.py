@@ -8,8 +8,8 @@ import socket
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from gatepost.connection import FastProtocol
-from gatepost.cycle import Flow
+from gatepost.wire.cycle import Flow
+from gatepost.wire.fast import FastProtocol
 from tests.attacks.site import Site
 from tests.server.wire import SOON, serving
 from tests.server.wire import connected as opened

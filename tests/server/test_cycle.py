@@ -6,8 +6,9 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from gatepost.connection import FastProtocol, PlainProtocol
-from gatepost.cycle import WHOLE_BODY
+from gatepost.wire.cycle import WHOLE_BODY
+from gatepost.wire.fast import FastProtocol
+from gatepost.wire.plain import PlainProtocol
 from tests.server.wire import SOON, Wire, connected, serving
 
 Fields = list[tuple[bytes, bytes]]

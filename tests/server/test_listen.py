@@ -6,8 +6,10 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.types import Receive, Scope, Send
 
-from gatepost.connection import HEAD_ALLOWANCE, FastProtocol, PlainProtocol
 from gatepost.edge.edge import respond
+from gatepost.wire.deadlines import HEAD_ALLOWANCE
+from gatepost.wire.fast import FastProtocol
+from gatepost.wire.plain import PlainProtocol
 from tests.server.wire import SOON, Wire, connected, serving
 
 HEAD = b"POST /read HTTP/1.1\r\nhost: h\r\n"

@@ -6,8 +6,8 @@ from contextlib import asynccontextmanager
 
 from starlette.types import ASGIApp
 
-from gatepost.connection import Deadlines
 from gatepost.listen import Server, bind, listen_config
+from gatepost.wire.deadlines import Deadlines
 
 SOON = 5.0
 """Seconds after which a test gives up; the deadlines under test are far shorter."""

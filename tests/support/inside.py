@@ -10,12 +10,13 @@ from socket import socket
 
 from gatepost.app import build_app
 from gatepost.config.toolbox import Toolbox
-from gatepost.connection import Deadlines, FastProtocol
 from gatepost.keyring import KeyRing
 from gatepost.listen import Server, listen_config
 from gatepost.services import Services, opened
 from gatepost.settings import Config
 from gatepost.telemetry.access import AccessLog
+from gatepost.wire.deadlines import Deadlines
+from gatepost.wire.fast import FastProtocol
 
 START_S, STOP_S = 10, 15
 

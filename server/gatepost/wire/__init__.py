@@ -1,0 +1,1 @@
+"""What uvicorn leaves open between the socket and the application: deadlines and limits."""
