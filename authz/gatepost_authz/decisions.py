@@ -8,7 +8,7 @@ import msgspec
 
 from gatepost_authz.caller import TenantContext
 
-DEFAULT_CAPACITY = 10_000
+DEFAULT_CAPACITY = 5_000
 LIFETIME = 60.0
 """Seconds after which the keys are asked again, so that their refresh is noticed under load."""
 
