@@ -22,7 +22,9 @@ class Caller(Protocol):
 Row = tuple[float, str, str, int, float, str, Caller | None, str]
 """Wall-clock seconds, method, path, status (0: no answer), seconds, request id, caller, peer."""
 
-FLUSH_EVERY_S = 0.1
+# Lines are encoded on the loop: what gathers in a tenth of a second under load would hold up a
+# request for milliseconds (p99 6.1 ms against 3.4).
+FLUSH_EVERY_S = 0.02
 # What waits for a slow pipe stays below this many lines; beyond it lines are dropped and counted.
 MOST_WAITING = 50_000
 
