@@ -211,7 +211,10 @@ class KeySet:
             await asyncio.wait({fetch}, timeout=LAST_MOMENT_S)
         if not fetch.done():
             return "slow"
-        return "closed" if fetch.cancelled() else self.failure
+        if fetch.cancelled():
+            return "closed"
+        # What nobody foresaw is no proof that a key does not exist.
+        return self.failure if fetch.exception() is None else "failed"
 
     def _next_fetch(self) -> asyncio.Task[None]:
         """The fetch that runs, or one that begins as soon as the interval allows."""

@@ -37,6 +37,8 @@ class Publisher:
         self.begun.append(self.clock.now)
         answer, fault = self.keys, self.fault
         await self.open.wait()
+        if fault == "unforeseen":
+            raise RuntimeError(fault)
         if fault:
             raise FetchError(fault)
         return Loaded(answer, self.max_age)
@@ -169,6 +171,18 @@ async def test_old_keys_keep_working_while_the_issuer_fails(bench: Bench) -> Non
 
 
 @pytest.mark.requirement("N03")
+async def test_a_failure_nobody_foresaw_is_no_proof_that_a_key_is_unknown(bench: Bench) -> None:
+    """503 and not 401: clients keep their token, and the next fetch is tried as after any other."""
+    bench.publisher.fault = "unforeseen"
+
+    with pytest.raises(IssuerUnavailable, match="keys_failed"):
+        await bench.ask()
+
+    bench.publisher.fault = ""
+    await bench.clock.advance(5.0)
+    assert await bench.ask("main")
+
+
 async def test_last_good_keys_end_an_hour_after_the_last_success(bench: Bench) -> None:
     """Whoever can block our way to the issuer must not keep a withdrawn key alive for ever."""
     await bench.known()

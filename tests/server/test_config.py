@@ -95,6 +95,37 @@ CASES = [
         "issuers[0].introspection.client_secret",
         "NOT_SET",
     ),
+    Case(
+        "[tools]",
+        "[workspace]\nroot = '/dev/null/x'\n[tools]",
+        "config.E021",
+        "workspace.root",
+        "/dev/null",
+    ),
+    Case(
+        "[tools]",
+        "[network]\nca_bundle = 'bad.py'\n[tools]",
+        "config.E022",
+        "network.ca_bundle",
+        "PEM",
+    ),
+    Case(
+        "[tools]",
+        "[network]\nca_bundle = 'nowhere'\n[tools]",
+        "config.E022",
+        "network.ca_bundle",
+        "PEM",
+    ),
+    *[
+        Case(
+            "[tools]",
+            f"[network]\nproxy = {proxy!r}\n[tools]",
+            "config.E023",
+            "network.proxy",
+            "proxy",
+        )
+        for proxy in ("socks5://127.0.0.1:1", "nonsense", "http://", "http://a:b", "http://[")
+    ],
     Case("[listen]", "[listen]\ntls_key = 'k'", "config.E014", "listen.tls_key", "both"),
     Case(
         "[listen]",

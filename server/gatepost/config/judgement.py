@@ -8,6 +8,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
+from gatepost.config import places
 from gatepost.config.references import UnresolvedReference, resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing, KeyRingError
@@ -37,6 +38,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     )
     yield from _keys(config)
     yield from _secrets(config)
+    yield from places.problems(config)
     yield from _listen(config)
     yield from _tls(config)
     yield from _mode(config)
