@@ -7,63 +7,10 @@ from collections.abc import AsyncIterator
 import pytest
 
 from gatepost_authz.errors import IssuerUnavailable
-from gatepost_authz.fetch import FetchError
 from gatepost_authz.jwk import VerificationKey, import_set
-from gatepost_authz.keyset import Clock as Times
-from gatepost_authz.keyset import KeySet, Loaded
-from tests.authz.clock import Clock, settled
-from tests.support.forge import ec_key, jwk, rsa_key
-
-ALLOWED = frozenset({"RS256", "ES256"})
-
-
-def key(kid: str | None = "main", name: str = "main") -> VerificationKey:
-    return import_set({"keys": [jwk(rsa_key(name), kid)]}, allowed=ALLOWED)[0]
-
-
-class Publisher:
-    """An issuer's key set document: what it holds, whether it can be had, who asked when."""
-
-    def __init__(self, clock: Clock, *keys: VerificationKey) -> None:
-        self.clock = clock
-        self.keys = keys
-        self.max_age: float | None = None
-        self.fault = ""
-        self.begun: list[float] = []
-        self.open = asyncio.Event()
-        self.open.set()
-
-    async def load(self) -> Loaded:
-        self.begun.append(self.clock.now)
-        answer, fault = self.keys, self.fault
-        await self.open.wait()
-        if fault == "unforeseen":
-            raise RuntimeError(fault)
-        if fault:
-            raise FetchError(fault)
-        return Loaded(answer, self.max_age)
-
-
-class Bench:
-    """A key set, its publisher and the time."""
-
-    def __init__(self, *, permanent: bool = True) -> None:
-        self.clock = Clock()
-        self.publisher = Publisher(self.clock, key())
-        self.keys = KeySet(
-            self.publisher.load,
-            name="https://id.example.com",
-            versions=itertools.count(),
-            clock=Times(self.clock.monotonic, self.clock.sleep, lambda: 0.0),
-            permanent=permanent,
-        )
-
-    async def known(self) -> "Bench":
-        await self.keys.wait_for("main", "RS256")
-        return self
-
-    def ask(self, kid: str | None = "new") -> asyncio.Task[tuple[VerificationKey, ...]]:
-        return asyncio.create_task(self.keys.wait_for(kid, "RS256"))
+from tests.authz.clock import settled
+from tests.authz.publishing import ALLOWED, Bench, key
+from tests.support.forge import ec_key, jwk
 
 
 @pytest.fixture
