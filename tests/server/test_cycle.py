@@ -6,7 +6,7 @@ from collections.abc import AsyncIterator
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from gatepost.wire.cycle import WHOLE_BODY
+from gatepost.scope import WHOLE_BODY
 from gatepost.wire.fast import FastProtocol
 from gatepost.wire.plain import PlainProtocol
 from tests.server.wire import SOON, Wire, connected, serving

@@ -4,7 +4,7 @@ import logging
 
 import pytest
 
-from gatepost.edge.edge import REQUEST_ID
+from gatepost.scope import REQUEST_ID
 from tests.server.exchange import HOST, Pairs, ask
 from tests.server.front import PAGE, Front
 

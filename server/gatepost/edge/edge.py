@@ -10,14 +10,13 @@ import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gatepost.edge.request import Check, Preflight, Refusal, Request, request_of
+from gatepost.scope import REQUEST_ID
 from gatepost.telemetry.access import AccessLog
 from gatepost_authz.middleware import CALLER
 
 Probe = Callable[[], bytes]
 """Answers a health probe: a JSON document."""
 
-REQUEST_ID = "gatepost.request_id"
-"""The scope key of the request's id, a string of letters, digits and `-`."""
 
 # JSON-RPC 2.0 section 5.1, and the server error that MCP uses for limits.
 INVALID_REQUEST = -32600

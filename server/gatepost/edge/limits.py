@@ -4,9 +4,7 @@ import sys
 from itertools import chain
 
 from gatepost.edge.request import Refusal, Request
-
-HEAD_AT_MOST = "gatepost.head_at_most"
-"""The scope key of a number of bytes that the request's head does not exceed, where known."""
+from gatepost.scope import HEAD_AT_MOST
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
 MOST_HEADERS = 100

@@ -5,8 +5,7 @@ from collections.abc import Callable
 import msgspec
 from starlette.types import Scope
 
-FOLDED = "gatepost.headers"
-"""The scope key of the request's headers by name, each with its last value."""
+from gatepost.scope import FOLDED
 
 
 class Refusal(Exception):

@@ -25,6 +25,7 @@ from gatepost.mcp.params import NO_META, NONE, Params, read_params
 from gatepost.mcp.reply import Replies
 from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_HEADER, Handshake
 from gatepost.mcp.stateless import Stateless
+from gatepost.scope import FOLDED, REQUEST_ID, WHOLE_BODY
 from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
@@ -32,11 +33,6 @@ from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
 from gatepost_authz.middleware import CALLER
 
-REQUEST_ID = "gatepost.request_id"
-FOLDED = "gatepost.headers"
-"""The scope keys under which the edge leaves the request's id and its headers by name."""
-WHOLE_BODY = "gatepost.body"
-"""The scope key under which the server leaves a body that was there from the beginning."""
 VERSION_HEADER = b"mcp-protocol-version"
 MODERN_HEADER = MODERN.encode()
 JSON_BODY = (b"content-type", b"application/json")

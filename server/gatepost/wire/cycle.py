@@ -9,13 +9,13 @@ from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
+from gatepost.scope import WHOLE_BODY
+
 Fields = Iterable[tuple[bytes, bytes]]
 
 # What no field may hold (RFC 9110 section 5.5): a line break would begin a field of its own.
 CONTROLS = bytes(set(range(0x20)) - {0x09}) + b"\x7f"
 FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
-WHOLE_BODY = "gatepost.body"
-"""The scope key of a body that was there before anybody waited for it."""
 COPIED_BYTES = 16 * 1024
 """Smaller bodies are copied behind the head: one buffer costs less than several."""
 
