@@ -1,13 +1,12 @@
 """Verdicts remembered briefly, and everything that ends one."""
 
-import time
-
 import msgspec
 import pytest
 
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.decisions import LIFETIME, Decisions, key_of
 from tests.authz.keyset import NOW, RESOURCE
+from tests.support.steps import steps
 
 
 class Versions(msgspec.Struct):
@@ -115,18 +114,16 @@ def test_without_capacity_nothing_is_remembered() -> None:
     assert remembered(Versions(), capacity=0).get(KEY, now=NOW) is None
 
 
-def test_repeating_a_verdict_takes_microseconds() -> None:
-    """It stands on every request; a wide bound in CPU time, so that neighbours do not count."""
+def test_repeating_a_verdict_takes_a_few_steps() -> None:
+    """It stands on every request, whatever the number of tokens and their length."""
     decisions = Decisions(10_000)
     keys = Versions()
     tokens = [f"{n:06}" * 120 for n in range(1_000)]
     for token in tokens:
         decisions.put(key_of(token, RESOURCE, 1), CALLER, keys=keys, version=1, now=NOW)
 
-    def rotation() -> float:
-        start = time.process_time()
+    def rotation() -> None:
         for token in tokens:
             assert decisions.get(key_of(token, RESOURCE, 1), now=NOW) is CALLER
-        return (time.process_time() - start) / len(tokens)
 
-    assert min(rotation() for _ in range(5)) < 15e-6
+    assert 0 < steps(rotation) < 20 * len(tokens)

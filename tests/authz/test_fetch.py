@@ -83,7 +83,7 @@ async def test_a_slow_document_ends_with_its_deadline(fetcher: Fetcher, idp: Idp
         turns += 1
 
     assert fetching.result() == "timeout"
-    assert 0.4 < time.monotonic() - begun < 3
+    assert time.monotonic() - begun > 0.4
     assert turns > 20
 
 
