@@ -18,7 +18,7 @@ from gatepost.edge.transport import Transport
 from gatepost.mcp.endpoint import Endpoint
 from gatepost.mcp.endpoint import Limits as BodyLimits
 from gatepost.mcp.legacy import Sessions
-from gatepost.mcp.methods import ServerInfo
+from gatepost.mcp.server import Server, ServerInfo
 from gatepost.pages import page_headers, start_page
 from gatepost.services import Services
 from gatepost.settings import Config
@@ -114,13 +114,19 @@ class Bearer:
 
 def mcp(config: Config, services: Services, resource: Resource, challenge: Challenge) -> Endpoint:
     """The endpoint at the resource."""
-    return Endpoint(
+    server = Server(
         runner=services.runner,
         registry=services.registry,
+        info=ServerInfo(name="gatepost", version=version()),
+        keyring=services.keyring,
+        records=services.records,
+        relay=services.relay,
+    )
+    return Endpoint(
+        server,
         challenge=challenge,
         resource=resource,
         sessions=Sessions(services.keyring),
-        info=ServerInfo(name="gatepost", version=version()),
         suspended=frozenset(config.tenancy.suspended),
         limits=BodyLimits(config.limits.max_body_bytes, config.limits.body_timeout_s),
     )

@@ -11,6 +11,8 @@ import time
 from pathlib import Path
 
 import msgspec
+from cryptography.exceptions import InvalidTag
+from cryptography.hazmat.primitives.ciphers.aead import AESGCM
 from cryptography.hazmat.primitives.hashes import SHA256
 from cryptography.hazmat.primitives.kdf.hkdf import HKDF
 
@@ -18,6 +20,9 @@ SECRET_BYTES = 32
 MAC_BYTES = 32
 # A token longer than this was not made here; decoding it would be work for a stranger.
 MOST_TOKEN_CHARACTERS = 8192
+# What is sealed travels in bodies and may hold the answers of several rounds.
+MOST_SEALED_CHARACTERS = 262_144
+NONCE_BYTES = 12
 REREAD_AFTER_S = 1.0
 
 _log = logging.getLogger("gatepost.keyring")
@@ -67,6 +72,7 @@ class KeyRing:
         self.current = keys[0]
         self._by_id = {key.id: key for key in keys}
         self._subkeys: dict[tuple[str, str], bytes] = {}
+        self._ciphers: dict[tuple[str, str], AESGCM] = {}
 
     def find(self, key_id: str) -> Key | None:
         """
@@ -107,12 +113,43 @@ class KeyRing:
         payload, mac = data[:-MAC_BYTES], data[-MAC_BYTES:]
         return payload if hmac.compare_digest(mac, self._mac(key, purpose, payload)) else None
 
+    def seal(self, purpose: str, payload: bytes, *, context: bytes = b"") -> str:
+        """
+        The payload, unreadable and unchangeable for whoever carries it (AES-256-GCM).
+
+        *context* is not inside: `open` must be given the same again. Letters as in `sign`.
+        """
+        nonce = secrets.token_bytes(NONCE_BYTES)
+        sealed = self._cipher(self.current, purpose).encrypt(nonce, payload, context)
+        return f"{self.current.id}.{_encode(nonce + sealed)}"
+
+    def open(self, purpose: str, token: str, *, context: bytes = b"") -> bytes | None:
+        """The payload that `seal` was given for this purpose and context; None for the rest."""
+        if len(token) > MOST_SEALED_CHARACTERS:
+            return None
+        key_id, _, encoded = token.partition(".")
+        key = self.find(key_id)
+        data = _decode(encoded)
+        if key is None or data is None or len(data) < NONCE_BYTES:
+            return None
+        try:
+            return self._cipher(key, purpose).decrypt(
+                data[:NONCE_BYTES], data[NONCE_BYTES:], context
+            )
+        except InvalidTag:
+            return None
+
+    def _cipher(self, key: Key, purpose: str) -> AESGCM:
+        cipher = self._ciphers.get((key.id, purpose))
+        if cipher is None:
+            cipher = AESGCM(_derived(key, f"gatepost seal {purpose}"))
+            self._ciphers[key.id, purpose] = cipher
+        return cipher
+
     def _mac(self, key: Key, purpose: str, payload: bytes) -> bytes:
         subkey = self._subkeys.get((key.id, purpose))
         if subkey is None:
-            subkey = HKDF(SHA256(), SECRET_BYTES, None, f"gatepost {purpose}".encode()).derive(
-                key.secret
-            )
+            subkey = _derived(key, f"gatepost {purpose}")
             self._subkeys[key.id, purpose] = subkey
         return hmac.digest(subkey, payload, hashlib.sha256)
 
@@ -126,6 +163,10 @@ class KeyRing:
         """The ring of a `file:PATH` reference; raises KeyRingError with a sentence."""
         path = path_of(reference)
         return cls(_to_keys(_read(path)), path=path)
+
+
+def _derived(key: Key, info: str) -> bytes:
+    return HKDF(SHA256(), SECRET_BYTES, None, info.encode()).derive(key.secret)
 
 
 def path_of(reference: str) -> Path:

@@ -12,6 +12,8 @@ from gatepost.config.toolbox import Toolbox
 from gatepost.edge.flood import Flood
 from gatepost.keyring import KeyRing
 from gatepost.settings import Config
+from gatepost.stores.api import Records, Relay
+from gatepost.stores.memory import MemoryRecords, MemoryRelay
 from gatepost.telemetry.access import AccessLog
 from gatepost.tools.api import Call, CallContext
 from gatepost.tools.registry import Registry
@@ -45,7 +47,17 @@ class Services:
     tenants_apart: bool
     """Whether each tenant has a resource of its own."""
 
-    def __init__(self, config: Config, toolbox: Toolbox, keyring: KeyRing) -> None:
+    def __init__(
+        self,
+        config: Config,
+        toolbox: Toolbox,
+        keyring: KeyRing,
+        *,
+        records: Records,
+        relay: Relay,
+    ) -> None:
+        self.records = records
+        self.relay = relay
         self.fetcher = Fetcher(development=config.development, network=config.network)
         self.keys = Keys(self.fetcher)
         self.decisions = Decisions()
@@ -102,7 +114,7 @@ class Services:
             caller=call.caller,
             request_id=call.request_id,
             workspace=self.workspaces.of(call.caller.tenant_id),
-            report=call.report,
+            client=call.client,
         )
 
     def warm(self) -> None:
@@ -129,13 +141,15 @@ class Services:
         await self.keys.aclose()
         await self.fetcher.aclose()
         self.workspaces.close()
+        await self.relay.aclose()
+        await self.records.aclose()
         await self.log.aclose()
 
 
 @asynccontextmanager
 async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIterator[Services]:
     """The services of a configuration without errors; nothing is fetched yet."""
-    services = Services(config, toolbox, keyring)
+    services = Services(config, toolbox, keyring, records=MemoryRecords(), relay=MemoryRelay())
     try:
         yield services
     finally:

@@ -71,6 +71,15 @@ class ScopesSettings(Settings, frozen=True, kw_only=True):
     """Scope = the scopes that come with it."""
 
 
+class StorageSettings(Settings, frozen=True, kw_only=True):
+    """Where the server keeps what outlives a request."""
+
+    database: str = "sqlite:///gatepost.db"
+    """`sqlite:///PATH`, `postgresql://…`, or `memory:`, which forgets everything at the end."""
+    shared: str = ""
+    """`redis://…` of a Valkey or Redis that connects several processes; one process needs none."""
+
+
 class WorkspaceSettings(Settings, frozen=True, kw_only=True):
     """Where tools keep files."""
 
@@ -130,6 +139,7 @@ class Config(Settings, frozen=True, kw_only=True):
     tenancy: TenancySettings = TenancySettings()
     challenge: ChallengeSettings = ChallengeSettings()
     scopes: ScopesSettings = ScopesSettings()
+    storage: StorageSettings = StorageSettings()
     workspace: WorkspaceSettings = WorkspaceSettings()
     tools: ToolsSettings = ToolsSettings()
     limits: LimitsSettings = LimitsSettings()

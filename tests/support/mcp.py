@@ -9,10 +9,12 @@ from typing import Any
 
 import msgspec
 
+from gatepost.keyring import KeyRing
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, Limits
 from gatepost.mcp.legacy import Sessions
-from gatepost.mcp.methods import ServerInfo
+from gatepost.mcp.server import Server, ServerInfo
 from gatepost.packs import demo
+from gatepost.stores.memory import MemoryRecords, MemoryRelay
 from gatepost.tools.api import Call, CallContext, Tool
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
@@ -127,13 +129,21 @@ class Client:
             max_result_bytes=max_result_bytes,
             clock=self.clock,
         )
+        self.keyring = KeyRing.ephemeral()
+        self.records = MemoryRecords()
+        self.relay = MemoryRelay()
         self.endpoint = Endpoint(
-            runner=runner,
-            registry=self.registry,
+            Server(
+                runner=runner,
+                registry=self.registry,
+                info=ServerInfo("gatepost", "1.0"),
+                keyring=self.keyring,
+                records=self.records,
+                relay=self.relay,
+            ),
             challenge=Challenge(),
             resource=Resource(URL),
             sessions=Sessions(Ring(), clock=self.clock),
-            info=ServerInfo("gatepost", "1.0"),
             suspended=suspended,
             limits=limits,
         )
@@ -142,7 +152,7 @@ class Client:
         tenant = call.caller.tenant_id
         space = self.workspaces.of(tenant) if self.workspaces else TenantWorkspace(-1, tenant)
         return CallContext(
-            caller=call.caller, request_id=call.request_id, workspace=space, report=call.report
+            caller=call.caller, request_id=call.request_id, workspace=space, client=call.client
         )
 
     async def send(

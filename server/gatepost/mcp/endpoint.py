@@ -20,15 +20,14 @@ from gatepost.mcp.jsonrpc import (
     read,
 )
 from gatepost.mcp.legacy import Sessions
-from gatepost.mcp.methods import INITIALIZE, Server, ServerInfo
+from gatepost.mcp.methods import INITIALIZE
 from gatepost.mcp.params import NO_META, NONE, Params, read_params
 from gatepost.mcp.reply import Replies
+from gatepost.mcp.server import Server
 from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_HEADER, Handshake
 from gatepost.mcp.stateless import Stateless
 from gatepost.scope import FOLDED, REQUEST_ID, WHOLE_BODY
 from gatepost.tools.attend import DeadlinePassed, Within
-from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
 from gatepost_authz.middleware import CALLER
@@ -69,19 +68,16 @@ class Endpoint:
     Both eras meet the caller that the gate left in the scope; nothing here reads a token.
     """
 
-    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
+    def __init__(  # the composition root hands over each part by name
         self,
+        server: Server,
         *,
-        runner: Runner,
-        registry: Registry,
         challenge: Challenge,
         resource: Resource,
         sessions: Sessions,
-        info: ServerInfo,
         suspended: frozenset[str] = frozenset(),
         limits: Limits = DEFAULT_LIMITS,
     ) -> None:
-        server = Server(runner, registry, info)
         self._locate = resource.locate
         self._suspended = suspended
         self._limits = limits

@@ -11,6 +11,9 @@ PREFIX = "io.modelcontextprotocol/"
 VERSION = PREFIX + "protocolVersion"
 CAPABILITIES = PREFIX + "clientCapabilities"
 SERVER_INFO = PREFIX + "serverInfo"
+LOG_LEVEL = PREFIX + "logLevel"
+IDEMPOTENCY_KEY = "io.gatepost/idempotency-key"
+"""Our own: marks a call as the same one again, where headers are out of a client's hands."""
 
 
 class Meta(msgspec.Struct, gc=False):
@@ -19,6 +22,8 @@ class Meta(msgspec.Struct, gc=False):
     version: str | UnsetType = msgspec.field(name=VERSION, default=UNSET)
     capabilities: dict[str, Raw] | UnsetType = msgspec.field(name=CAPABILITIES, default=UNSET)
     progress_token: Raw | UnsetType = msgspec.field(name="progressToken", default=UNSET)
+    log_level: str | UnsetType = msgspec.field(name=LOG_LEVEL, default=UNSET)
+    retry: str | UnsetType = msgspec.field(name=IDEMPOTENCY_KEY, default=UNSET)
 
 
 class Params(msgspec.Struct, gc=False):
@@ -28,6 +33,15 @@ class Params(msgspec.Struct, gc=False):
     name: str | UnsetType = UNSET
     arguments: Raw | UnsetType = UNSET
     cursor: str | UnsetType | None = UNSET
+    uri: str | UnsetType = UNSET
+    ref: Raw | UnsetType = UNSET
+    argument: Raw | UnsetType = UNSET
+    context: Raw | UnsetType = UNSET
+    level: str | UnsetType = UNSET
+    notifications: Raw | UnsetType = UNSET
+    task_id: str | UnsetType = msgspec.field(name="taskId", default=UNSET)
+    input_responses: Raw | UnsetType = msgspec.field(name="inputResponses", default=UNSET)
+    request_state: str | UnsetType = msgspec.field(name="requestState", default=UNSET)
     request_id: Raw | UnsetType = msgspec.field(name="requestId", default=UNSET)
 
 

@@ -2,8 +2,6 @@
 
 from collections.abc import Awaitable
 
-from msgspec import Raw
-
 from gatepost.mcp.cancellation import Stopped
 from gatepost.mcp.exchange import Answer, Exchange
 from gatepost.mcp.jsonrpc import (
@@ -62,7 +60,7 @@ class Replies:
     async def _stopped(self, exchange: Exchange, stream: Stream | None) -> None:
         if not self._modern:
             # The connection is still there and wants an end; a cancelled request gets no response.
-            await (stream or Stream(exchange.send, Raw(b"0"))).finish(None)
+            await (stream or Stream(exchange.send)).finish(None)
 
 
 def as_refusal(raised: AuthError) -> Refused:

@@ -5,6 +5,7 @@ from msgspec import UNSET
 from gatepost.mcp.cancellation import Running, Stopped, UntilCancelled
 from gatepost.mcp.era import BATCHING
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange
+from gatepost.mcp.interaction import Audience, progress_token
 from gatepost.mcp.jsonrpc import (
     BAD_BATCH,
     INVALID_REQUEST,
@@ -17,10 +18,11 @@ from gatepost.mcp.jsonrpc import (
     result,
 )
 from gatepost.mcp.legacy import Session, Sessions
-from gatepost.mcp.methods import INITIALIZE, LEGACY_METHODS, Ask, Server
+from gatepost.mcp.methods import INITIALIZE, LEGACY_METHODS
 from gatepost.mcp.params import NO_META, read_params
 from gatepost.mcp.reply import Replies, as_refusal
-from gatepost.mcp.stream import Stream, wanted_stream
+from gatepost.mcp.server import Ask, Server
+from gatepost.mcp.stream import Stream, reads_events
 from gatepost_authz.errors import AuthError
 
 SESSION_HEADER = b"mcp-session-id"
@@ -59,9 +61,9 @@ class Handshake:
         self, exchange: Exchange, message: Message, identity: bytes, session: Session
     ) -> Answer | None:
         """Answer one request of a session; None when the answer went out as a stream."""
-        params, _ = read_params(message.params)
-        meta = NO_META if params.meta is UNSET else params.meta
-        stream = wanted_stream(exchange.send, meta, exchange.headers.get(b"accept", b""))
+        stream = None
+        if reads_events(exchange.headers.get(b"accept", b"")):
+            stream = Stream(exchange.send)
         work = self._work(exchange, message, identity, session, stream)
         return await self._replies.to(exchange, identity, stream, work)
 
@@ -81,8 +83,9 @@ class Handshake:
         params, problem = read_params(message.params)
         if problem is not None:
             raise problem
-        report = None if stream is None else stream.report
-        ask = Ask(exchange.caller, exchange.request_id, session.version, params, report)
+        meta = NO_META if params.meta is UNSET else params.meta
+        client = Audience(stream, capabilities={}, token=progress_token(meta), level=None)
+        ask = Ask(exchange.caller, exchange.request_id, session.version, params, client, session)
         key = (session.nonce, identity)
         return await UntilCancelled(self._running, key, method.handler(self._server, ask))
 

@@ -3,23 +3,18 @@
 from msgspec import UNSET
 
 from gatepost.mcp import modern
+from gatepost.mcp.calling import tool_arguments, tool_name, unknown_tool
 from gatepost.mcp.cancellation import UntilDisconnect
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.exchange import Answer, Exchange
+from gatepost.mcp.interaction import Audience, progress_token
 from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, Message, Refused
-from gatepost.mcp.methods import (
-    MODERN_METHODS,
-    NAMED,
-    Ask,
-    Method,
-    Server,
-    tool_arguments,
-    tool_name,
-    unknown_tool,
-)
+from gatepost.mcp.methods import MODERN_METHODS, NAMED, Method
 from gatepost.mcp.params import NO_META, Params
 from gatepost.mcp.reply import Replies
-from gatepost.mcp.stream import Stream, wanted_stream
+from gatepost.mcp.server import Ask, Server
+from gatepost.mcp.stream import Stream, reads_events
+from gatepost.tools.client import NOBODY, Client
 from gatepost.tools.registry import UnknownTool
 
 
@@ -40,18 +35,24 @@ class Stateless:
         problem: Refused | None,
     ) -> Answer | None:
         """Answer one request; None when the answer went out as a stream, or nobody waits for it."""
-        stream: Stream | None = None
-        meta = params.meta
-        if meta is not UNSET and meta.progress_token is not UNSET:
-            stream = wanted_stream(exchange.send, meta, exchange.headers.get(b"accept", b""))
         try:
             method = self._check(exchange, message, params, problem)
         except Refused as refusal:
             return self._replies.refused(identity, refusal)
-        report = None if stream is None else stream.report
-        ask = Ask(exchange.caller, exchange.request_id, MODERN, params, report)
+        stream, client = self._client(exchange, params)
+        ask = Ask(exchange.caller, exchange.request_id, MODERN, params, client)
         work = UntilDisconnect(exchange.receive, method.handler(self._server, ask))
         return await self._replies.to(exchange, identity, stream, work)
+
+    def _client(self, exchange: Exchange, params: Params) -> tuple[Stream | None, Client]:
+        meta = params.meta
+        if meta is UNSET or meta.progress_token is UNSET:
+            return None, NOBODY
+        stream = None
+        if reads_events(exchange.headers.get(b"accept", b"")):
+            stream = Stream(exchange.send)
+        token = progress_token(meta)
+        return stream, Audience(stream, capabilities={}, token=token, level=None)
 
     def _check(
         self, exchange: Exchange, message: Message, params: Params, problem: Refused | None

@@ -1,14 +1,11 @@
 """Server-sent events: a POST's answer becomes a stream when there is something to say early."""
 
 import asyncio
-import math
 from typing import Any
 
-from msgspec import UNSET, Raw
 from starlette.types import Send
 
-from gatepost.mcp.jsonrpc import notification, read_id
-from gatepost.mcp.params import Meta
+from gatepost.mcp.jsonrpc import notification
 
 HEADERS = [
     (b"content-type", b"text/event-stream"),
@@ -26,27 +23,17 @@ class Stream:
     instead of filling memory.
     """
 
-    def __init__(self, send: Send, token: Raw) -> None:
+    def __init__(self, send: Send) -> None:
         self._send = send
-        self._token = token
-        self._reported = -math.inf
         self._ended = False
         self._turn = asyncio.Lock()
         self.started = False
 
-    async def report(self, progress: float, total: float | None, message: str | None) -> None:
-        """Send `notifications/progress`; a report that does not grow is dropped (PR-01)."""
-        if self._ended or not progress > self._reported or math.isinf(progress):
-            return
-        self._reported = progress
-        params: dict[str, Any] = {"progressToken": self._token, "progress": progress}
-        if total is not None and math.isfinite(total):
-            params["total"] = total
-        if message is not None:
-            params["message"] = message
+    async def notify(self, method: str, params: Any) -> None:
+        """Send a notification; after the response, nothing."""
         async with self._turn:
             if not self._ended:
-                await self._event(notification("notifications/progress", params), more=True)
+                await self._event(notification(method, params), more=True)
 
     async def finish(self, body: bytes | None) -> None:
         """Send the response, if there is to be one, and end the stream."""
@@ -71,10 +58,6 @@ class Stream:
             await self._send(start)
 
 
-def wanted_stream(send: Send, meta: Meta, accept: bytes) -> Stream | None:
-    """A stream, when the request asks to be told of progress and its client reads events."""
-    token = meta.progress_token
-    if token is UNSET or (accept and b"text/event-stream" not in accept and b"*/*" not in accept):
-        return None
-    identity = read_id(token)
-    return None if identity is None else Stream(send, Raw(identity))
+def reads_events(accept: bytes) -> bool:
+    """Whether a client can be answered with events; one that does not say so can."""
+    return not accept or b"text/event-stream" in accept or b"*/*" in accept

@@ -1,10 +1,12 @@
-"""All that a tool author sees: packs, the context of a call, and what a tool answers."""
+"""All that a tool author sees: the context of a call, and what a tool answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import msgspec
 
+from gatepost.tools.client import NOBODY, Client
+from gatepost.tools.surroundings import UNHEARD, Changes, Workspace
 from gatepost_authz.caller import TenantContext
 
 FailureKind = Literal[
@@ -62,26 +64,15 @@ class Outcome(msgspec.Struct, frozen=True):
     failure: Failure | None = None
 
 
-class Workspace(Protocol):
-    """The tenant's own directory, as tools may use it; every path is relative to it."""
-
-    async def write(self, path: str, data: bytes) -> str:
-        """Write a whole file atomically, making folders; answers the path as tools show it."""
-
-    async def read(self, path: str, *, limit: int) -> bytes:
-        """Read a file of at most *limit* bytes."""
-
-
-ProgressSink = Callable[[float, float | None, str | None], Awaitable[None]]
-
-
 class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The call as a tool sees it: who calls, for which tenant, and what it may use."""
 
     caller: TenantContext
     request_id: str
     workspace: Workspace
-    report: ProgressSink | None = None
+    client: Client = NOBODY
+    """What the agent's side can do, be told and be asked; the methods below are shorter."""
+    changes: Changes = UNHEARD
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
@@ -91,8 +82,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
         ``progress`` must grow with every report; ``total`` has the same unit (MCP, progress).
         """
-        if self.report is not None:
-            await self.report(progress, total, message)
+        await self.client.progress(progress, total, message)
 
 
 class Annotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
@@ -140,6 +130,18 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     routed: tuple[Routed, ...] = ()
 
 
+class Retry(msgspec.Struct, frozen=True):
+    """
+    How a client marks a call as the same one again.
+
+    An ``idempotency`` key is one call's for a day; a ``correlation`` id is an episode's, so it
+    counts only while the first call runs and shortly after (design, decision 16).
+    """
+
+    kind: Literal["idempotency", "correlation"]
+    key: str
+
+
 class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """One call of one tool, before anything about it is decided; ``arguments`` is raw JSON."""
 
@@ -147,4 +149,5 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     tool: str
     arguments: bytes
     request_id: str
-    report: ProgressSink | None = None
+    client: Client = NOBODY
+    retry: Retry | None = None

@@ -10,6 +10,7 @@ import structlog
 
 from gatepost.tools.api import Call, CallContext, Failure, Outcome, Tool, ToolFailure
 from gatepost.tools.attend import DeadlinePassed, Within
+from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost.tools.fit import fit
 from gatepost.tools.registry import Registry
 from gatepost_authz.errors import AuthError
@@ -78,8 +79,9 @@ class Runner:
         """
         Do what *call* asks, or say in its Outcome why not.
 
-        Raises UnknownTool, and InsufficientScope or InsufficientAuthentication where more
-        permissions or a new sign-in would help; these are for the protocol to answer.
+        Raises UnknownTool, InsufficientScope or InsufficientAuthentication where more permissions
+        or a new sign-in would help, MissingCapability, ProtocolError and InputNeeded; these are
+        for the protocol to answer.
         """
         tool = self.registry.find(call.caller, call.tool)
         call.caller.require(tool.scopes)
@@ -89,7 +91,7 @@ class Runner:
             outcome = await self._perform(call, tool, tool.check(call.arguments))
         except ToolFailure as raised:
             outcome = Outcome(failure=raised.failure)
-        except AuthError:
+        except (AuthError, MissingCapability, ProtocolError):
             raise
         except TokenOver:
             message = "The access token expired while the tool ran. Call again with a fresh one."

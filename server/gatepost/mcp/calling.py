@@ -1,0 +1,49 @@
+"""`tools/call`: from a request to the runner's outcome and back."""
+
+from msgspec import UNSET
+
+from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
+from gatepost.mcp.params import Params
+from gatepost.mcp.project import call_result
+from gatepost.mcp.server import Ask, Server
+from gatepost.tools.api import Call
+from gatepost.tools.registry import UnknownTool
+
+
+async def call_tool(server: Server, ask: Ask) -> bytes:
+    """`tools/call`; AuthError from the runner is the endpoint's to answer."""
+    call = Call(
+        caller=ask.caller,
+        tool=tool_name(ask.params),
+        arguments=tool_arguments(ask.params),
+        request_id=ask.request_id,
+        client=ask.client,
+        retry=ask.retry,
+    )
+    try:
+        outcome = await server.runner.run(call)
+    except UnknownTool as unknown:
+        raise unknown_tool(unknown.name) from None
+    return call_result(outcome, ask.revision, server.tail)
+
+
+def tool_name(params: Params) -> str:
+    """The tool a call names; raises Refused."""
+    if params.name is UNSET:
+        raise Refused(INVALID_PARAMS, "params.name is required")
+    return params.name
+
+
+def tool_arguments(params: Params) -> bytes:
+    """The arguments of a call as JSON of an object; raises Refused."""
+    raw = b"{}" if params.arguments is UNSET else bytes(params.arguments)
+    if raw[:1] == b"{":
+        return raw
+    if raw == b"null":
+        return b"{}"
+    raise Refused(INVALID_PARAMS, "params.arguments must be an object")
+
+
+def unknown_tool(name: str) -> Refused:
+    """The same words for a tool that is not there and one that this caller cannot reach."""
+    return Refused(INVALID_PARAMS, f"Unknown tool: {name[:64]}")

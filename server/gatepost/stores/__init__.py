@@ -1,0 +1,1 @@
+"""What outlives a request: records that a promise depends on, and a relay between processes."""

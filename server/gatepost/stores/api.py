@@ -1,0 +1,232 @@
+"""
+The store protocols, each already narrowed to one tenant.
+
+*Records* hold what a promise depends on: memory for a laptop, SQL for everything else. The *relay*
+carries what may be lost: memory within one process, Valkey or Redis between several. Every backend
+passes the suites in `tests/contract`.
+"""
+
+from collections.abc import Callable
+from typing import Literal, Protocol
+
+import msgspec
+
+TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
+TERMINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"})
+
+Deliver = Callable[[bytes], None]
+"""Takes a message of a topic; called on the event loop, must not block and must not raise."""
+
+
+class StoreUnavailable(Exception):
+    """The database or the relay does not answer; a caller hears 503 and may try again."""
+
+
+class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One task of the tasks extension, as it survives the process that runs it.
+
+    Times are seconds since the epoch. The fields of type bytes are opaque here: whoever makes the
+    record encodes them. ``revision`` grows with every change.
+    """
+
+    id: str
+    owner: bytes
+    """Digest of the principal that created it; nobody else learns that it exists."""
+    tool: str
+    status: TaskStatus
+    created_at: float
+    updated_at: float
+    expires_at: float
+    call: bytes
+    """What is needed to run it again: arguments, caller, what its client can do."""
+    status_message: str | None = None
+    requests: bytes | None = None
+    """The input requests that wait for an answer."""
+    answers: bytes | None = None
+    """The answers given so far, by key."""
+    result: bytes | None = None
+    error: bytes | None = None
+    cancelled: bool = False
+    """Somebody asked for the end of it."""
+    runner: str = ""
+    """The process that runs it."""
+    leased_until: float = 0.0
+    """After this time its runner counts as gone."""
+    revision: int = 0
+
+
+class Tasks(Protocol):
+    """The tasks of one tenant."""
+
+    async def create(self, task: TaskRecord) -> None:
+        """Keep a new task; it is durable when this returns."""
+
+    async def get(self, task_id: str) -> TaskRecord | None:
+        """The task, also one whose time is over and that nobody swept away yet."""
+
+    async def replace(self, task: TaskRecord) -> bool:
+        """
+        Put *task* in the place of the record with the same id and ``revision``; it is kept with
+        the next revision. False when somebody changed or removed that record meanwhile.
+        """
+
+    async def count(self, owner: bytes) -> int:
+        """How many tasks of this owner are not at their end."""
+
+
+class Claim(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One use of a retry key.
+
+    Without an ``outcome`` it runs, as long as ``leased_until`` has not passed; after that nobody
+    knows how it ended.
+    """
+
+    key: bytes
+    digest: bytes
+    """Of the tool and its arguments."""
+    holder: str
+    """The call that runs."""
+    leased_until: float
+    expires_at: float
+    outcome: bytes | None = None
+
+
+class Claims(Protocol):
+    """The retry keys of one tenant, each used once."""
+
+    async def begin(self, claim: Claim, *, now: float) -> Claim | None:
+        """
+        Claim a key; None when it is ours now, durably, else the claim that holds it.
+
+        A claim whose time is over (``expires_at``) makes room. Of several at once, in any process,
+        exactly one gets None.
+        """
+
+    async def get(self, key: bytes) -> Claim | None:
+        """The claim that holds this key."""
+
+    async def renew(self, key: bytes, holder: str, leased_until: float) -> bool:
+        """Say that the call still runs; False when the claim is not *holder*'s any more."""
+
+    async def finish(self, key: bytes, holder: str, outcome: bytes, expires_at: float) -> bool:
+        """Keep how it ended, durably; False when the claim is not *holder*'s any more."""
+
+    async def release(self, key: bytes, holder: str) -> None:
+        """Give up a claim under which nothing was done."""
+
+    async def take_over(self, claim: Claim, *, was: Claim) -> bool:
+        """Claim a key whose holder is gone; False unless the claim is still exactly *was*."""
+
+
+class SessionRecord(msgspec.Struct, frozen=True, kw_only=True):
+    """What a session of an older revision remembers beyond its signed id."""
+
+    ended: bool = False
+    log_level: str | None = None
+    subscriptions: tuple[str, ...] = ()
+    """URIs of resources whose changes its client wants to hear of."""
+    listener: str = ""
+    """The GET stream that gets what belongs to no request: the newest one, at any replica."""
+    revision: int = 0
+
+
+class Sessions(Protocol):
+    """The sessions of one tenant, by key; one that nobody kept is a fresh SessionRecord."""
+
+    async def get(self, key: bytes) -> SessionRecord:
+        """What is remembered of the session."""
+
+    async def replace(self, key: bytes, record: SessionRecord, *, expires_at: float) -> bool:
+        """
+        Keep *record* in the place of the one with the same ``revision`` (0: none yet), durably.
+        False when somebody changed it meanwhile.
+        """
+
+
+class TenantRecords(Protocol):
+    """All durable stores of one tenant."""
+
+    @property
+    def tasks(self) -> Tasks:
+        """Its tasks."""
+
+    @property
+    def claims(self) -> Claims:
+        """Its retry keys."""
+
+    @property
+    def sessions(self) -> Sessions:
+        """Its sessions."""
+
+
+class Records(Protocol):
+    """The durable stores; `of` costs nothing and keeps tenants apart."""
+
+    def of(self, tenant: str) -> TenantRecords:
+        """The stores of one tenant."""
+
+    async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """Tenant and id of tasks that are not at their end and whose lease is over."""
+
+    async def sweep(self, now: float) -> int:
+        """Remove everything whose time is over; answers how many records went."""
+
+    async def ping(self) -> None:
+        """Raise StoreUnavailable unless the store answers."""
+
+    async def aclose(self) -> None:
+        """Close what was opened."""
+
+
+class Following(Protocol):
+    """One interest in a topic."""
+
+    async def aclose(self) -> None:
+        """Hear no more."""
+
+
+class Event(msgspec.Struct, frozen=True):
+    """One entry of a log; numbers begin at 1 and have no gaps."""
+
+    number: int
+    data: bytes
+
+
+class TenantRelay(Protocol):
+    """Messages, notes and short logs of one tenant, between processes; all of it may be lost."""
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        """Tell everybody who follows the topic, in this process and in the others."""
+
+    async def follow(self, topic: str, deliver: Deliver) -> Following:
+        """Hear what is published from now on: what comes after this returns is delivered."""
+
+    async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
+        """Leave a note for whoever knows its key."""
+
+    async def take(self, key: str) -> bytes | None:
+        """The note, which is gone then; of several takers one gets it."""
+
+    async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
+        """Write to a log; answers the entry's number. Only the *most* newest entries are kept."""
+
+    async def read(self, log: str, after: int) -> list[Event] | None:
+        """The entries after that number; None when the log is unknown or misses some of them."""
+
+    async def forget(self, log: str) -> None:
+        """Drop a log."""
+
+
+class Relay(Protocol):
+    """What connects the processes."""
+
+    def of(self, tenant: str) -> TenantRelay:
+        """The relay of one tenant; costs nothing."""
+
+    async def ping(self) -> None:
+        """Raise StoreUnavailable unless the relay answers."""
+
+    async def aclose(self) -> None:
+        """Close what was opened; followers hear no more."""

@@ -1,0 +1,138 @@
+"""The agent's side of a call: what it can do, what it is told, and what it may be asked."""
+
+from collections.abc import Mapping
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+Capabilities = Mapping[str, Any]
+"""A ClientCapabilities object of the schema, as the client declared it."""
+
+
+class InputRequest(msgspec.Struct, frozen=True):
+    """
+    One question to the agent's side: `elicitation/create`, `sampling/createMessage` or
+    `roots/list`, with its parameters as the newest revision writes them.
+    """
+
+    method: Literal["elicitation/create", "sampling/createMessage", "roots/list"]
+    params: Mapping[str, Any]
+
+
+class MissingCapability(Exception):
+    """The client of this call cannot do what the call needs; ``required`` is what it lacks."""
+
+    def __init__(self, required: Capabilities) -> None:
+        super().__init__(f"needs a client that can do: {', '.join(required)}")
+        self.required = required
+
+
+class ProtocolError(Exception):
+    """
+    Raised by a tool to answer a JSON-RPC error instead of a result.
+
+    Models hardly ever see one: what a model can act on is a ToolFailure. ``code`` must not be one
+    that the protocol reserves (-32768 to -32000), except -32602 and -32603.
+    """
+
+    def __init__(self, code: int, message: str, data: Any = None) -> None:
+        super().__init__(message)
+        self.code = code
+        self.message = message
+        self.data = data
+
+
+class InputNeeded(BaseException):
+    """
+    Ends a tool's run because its questions go out as the answer; the client calls again with what
+    was answered, and the tool runs from its beginning (2026-07-28, multi round-trip requests).
+
+    A BaseException like CancelledError, so that a tool's `except Exception` does not swallow it.
+    """
+
+    def __init__(self, requests: Mapping[str, InputRequest]) -> None:
+        super().__init__()
+        self.requests = requests
+
+
+class Client(Protocol):
+    """Made by the protocol that brings a call; one object per call."""
+
+    capabilities: Capabilities
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Tell how far the work is, if the client asked to know."""
+
+    async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
+        """Send a log message, if the client asked for its level."""
+
+    async def request(
+        self, requests: Mapping[str, InputRequest]
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """
+        Ask, all at once; the answers by the same keys, as the client sent them.
+
+        Raises MissingCapability for what the client did not declare. May raise InputNeeded, which
+        must be let through.
+        """
+
+    async def pause(self, retry_after_s: float) -> None:
+        """Let go of the connection; the client comes back for the rest where it can."""
+
+
+class Nobody:
+    """The client of a protocol that can be told and asked nothing."""
+
+    capabilities: Capabilities = {}
+
+    async def progress(self, progress: float, total: float | None, message: str | None) -> None:
+        """Nobody listens."""
+
+    async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
+        """Nobody listens."""
+
+    async def request(
+        self, requests: Mapping[str, InputRequest]
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """Nobody could answer."""
+        raise MissingCapability(required_by(requests))
+
+    async def pause(self, retry_after_s: float) -> None:
+        """There is nothing to come back to."""
+
+
+NOBODY = Nobody()
+
+
+def required_by(requests: Mapping[str, InputRequest]) -> Capabilities:
+    """The capabilities that a client must have declared to be asked this."""
+    required: dict[str, Any] = {}
+    for request in requests.values():
+        feature, _, _ = request.method.partition("/")
+        parts = required.setdefault(feature, {})
+        if request.method == "elicitation/create" and request.params.get("mode") == "url":
+            parts["url"] = {}
+        if request.method == "sampling/createMessage" and request.params.get("tools"):
+            parts["tools"] = {}
+    return required
+
+
+def lacking(declared: Capabilities, required: Capabilities) -> Capabilities:
+    """
+    What of *required* was not declared; empty when nothing is missing.
+
+    An elicitation capability without parts means form only (schema ClientCapabilities).
+    """
+    missing: dict[str, Any] = {}
+    for feature, parts in required.items():
+        offered = declared.get(feature)
+        if not isinstance(offered, Mapping):
+            missing[feature] = parts
+            continue
+        if feature == "elicitation" and not parts and offered and "form" not in offered:
+            missing[feature] = {"form": {}}
+        absent = [part for part in parts if part not in offered]
+        if absent:
+            missing[feature] = {part: {} for part in absent}
+    return missing

@@ -1,0 +1,36 @@
+"""What a tool may use beside its arguments: the tenant's files, and word to whoever watches."""
+
+from typing import Literal, Protocol
+
+
+class Workspace(Protocol):
+    """The tenant's own directory, as tools may use it; every path is relative to it."""
+
+    async def write(self, path: str, data: bytes) -> str:
+        """Write a whole file atomically, making folders; answers the path as tools show it."""
+
+    async def read(self, path: str, *, limit: int) -> bytes:
+        """Read a file of at most *limit* bytes."""
+
+
+class Changes(Protocol):
+    """Tells the tenant's clients, at every replica, that something they may have read changed."""
+
+    async def listed(self, what: Literal["tools", "resources", "prompts"]) -> None:
+        """A list looks different now."""
+
+    async def updated(self, uri: str) -> None:
+        """The content of a resource is different now."""
+
+
+class Unheard:
+    """Changes where nobody can watch."""
+
+    async def listed(self, what: Literal["tools", "resources", "prompts"]) -> None:
+        """Nobody watches."""
+
+    async def updated(self, uri: str) -> None:
+        """Nobody watches."""
+
+
+UNHEARD = Unheard()
