@@ -68,8 +68,8 @@ class Postgres:
     def remove(self) -> None:
         """Stop it, if it runs, and leave nothing behind."""
         if self._process is not None:
-            # Not SIGKILL: nobody would give the shared memory back.
-            self._process.stop(with_signal=signal.SIGQUIT)
+            # In order: a killed server gives its shared memory to nobody.
+            self._process.stop(with_signal=signal.SIGINT)
         shutil.rmtree(self._folder)
 
     @contextlib.contextmanager
