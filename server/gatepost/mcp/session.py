@@ -2,7 +2,8 @@
 
 from msgspec import UNSET
 
-from gatepost.mcp.cancellation import Running, Stopped, UntilCancelled
+from gatepost.intake import Stopped
+from gatepost.mcp.cancellation import Running, UntilCancelled
 from gatepost.mcp.era import BATCHING
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange
 from gatepost.mcp.interaction import Audience, progress_token

@@ -2,9 +2,9 @@
 
 from msgspec import UNSET
 
+from gatepost.intake import UntilDisconnect
 from gatepost.mcp import modern
 from gatepost.mcp.calling import tool_arguments, tool_name, unknown_tool
-from gatepost.mcp.cancellation import UntilDisconnect
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.exchange import Answer, Exchange
 from gatepost.mcp.interaction import Audience, progress_token
