@@ -78,6 +78,9 @@ class Audience:
     async def pause(self, retry_after_s: float) -> None:
         """This stream cannot be resumed."""
 
+    async def detach(self) -> None:
+        """The call stays with its request."""
+
 
 def progress_token(meta: Meta) -> Raw | None:
     """The token that a request's reports carry; None when it wants none or it is no token."""

@@ -80,6 +80,14 @@ class Client(Protocol):
     async def pause(self, retry_after_s: float) -> None:
         """Let go of the connection; the client comes back for the rest where it can."""
 
+    async def detach(self) -> None:
+        """
+        Let go of the request: its answer is a task, which goes on without it.
+
+        Returns once the task is durable, and at once where the call cannot become one or is one
+        already. Does not return when the task is refused; the call is cancelled then.
+        """
+
 
 class Nobody:
     """The client of a protocol that can be told and asked nothing."""
@@ -100,6 +108,9 @@ class Nobody:
 
     async def pause(self, retry_after_s: float) -> None:
         """There is nothing to come back to."""
+
+    async def detach(self) -> None:
+        """The call goes on as it is."""
 
 
 NOBODY = Nobody()

@@ -114,7 +114,9 @@ class Runner:
         # Whoever lost the right to call must not keep what is said on an open stream; a token
         # within its leeway counts as good until now.
         allowed = max(call.caller.expires_at - self.clock(), 0.0) + self.grace_s
-        return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)
+        if limit <= allowed or call.lasting:
+            return Within(limit, work)
+        return WhileAllowed(allowed, work)
 
     def _unforeseen(self, call: Call) -> Outcome:
         log.exception("tool_failed", request_id=call.request_id, tool=call.tool)
