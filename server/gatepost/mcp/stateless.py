@@ -3,7 +3,7 @@
 from msgspec import UNSET
 
 from gatepost.mcp import modern
-from gatepost.mcp.calling import tool_arguments, tool_name, unknown_tool
+from gatepost.mcp.calling import retry_key, tool_arguments, tool_name, unknown_tool
 from gatepost.mcp.cancellation import UntilDisconnect
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.exchange import Answer, Exchange
@@ -37,10 +37,11 @@ class Stateless:
         """Answer one request; None when the answer went out as a stream, or nobody waits for it."""
         try:
             method = self._check(exchange, message, params, problem)
+            retry = retry_key(exchange.headers, params)
         except Refused as refusal:
             return self._replies.refused(identity, refusal)
         stream, client = self._client(exchange, params)
-        ask = Ask(exchange.caller, exchange.request_id, MODERN, params, client)
+        ask = Ask(exchange.caller, exchange.request_id, MODERN, params, client, None, retry)
         work = UntilDisconnect(exchange.receive, method.handler(self._server, ask))
         return await self._replies.to(exchange, identity, stream, work)
 
