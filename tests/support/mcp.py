@@ -223,8 +223,9 @@ class Client:
         known = {META + "protocolVersion": VERSION, META + "clientCapabilities": CAPABILITIES}
         given = {**(params or {}), "_meta": {**known, **(meta or {})}}
         mirrored = {"mcp-protocol-version": VERSION, "mcp-method": method}
-        if isinstance(given.get("name"), str):
-            mirrored["mcp-name"] = given["name"]
+        named = given.get(MIRRORED.get(method, ""))
+        if isinstance(named, str):
+            mirrored["mcp-name"] = in_header(named)
         mirrored |= {name.replace("_", "-"): value for name, value in headers.items()}
         sent = [JSON, *((name, value) for name, value in mirrored.items() if name not in drop)]
         return await self.send(message(method, given), sent)
@@ -246,6 +247,22 @@ class Client:
 
 
 CLIENT = {"name": "test", "version": "1"}
+MIRRORED = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
+"""The parameter that `Mcp-Name` repeats."""
+
+
+def in_header(value: str) -> str:
+    """A value as a header carries it (H-06)."""
+    if value.isascii() and value.isprintable() and value == value.strip():
+        return value
+    return f"=?base64?{base64.b64encode(value.encode()).decode()}?="
 
 
 def message(method: str, params: Any = None, *, identity: Any = 7) -> bytes:
