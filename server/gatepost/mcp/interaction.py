@@ -11,6 +11,7 @@ from gatepost.mcp.params import Meta
 from gatepost.mcp.stream import Stream
 from gatepost.tools.client import (
     Capabilities,
+    Clock,
     InputRequest,
     LogLevel,
     MissingCapability,
@@ -45,6 +46,9 @@ class Audience:
         self._token = token
         self._least = len(LEVELS) if level is None else LEVELS.index(level)
         self._reported = -math.inf
+
+    def timed(self, clock: Clock) -> None:
+        """Nobody is waited for."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send `notifications/progress`; a report that does not grow is dropped (PR-01)."""
