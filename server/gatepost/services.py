@@ -7,6 +7,7 @@ from pathlib import Path
 
 import msgspec
 
+from gatepost.changes import Feed
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.edge.flood import Flood
@@ -14,6 +15,7 @@ from gatepost.keyring import KeyRing
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
 from gatepost.stores.memory import MemoryRecords, MemoryRelay
+from gatepost.streams import Streams
 from gatepost.telemetry.access import AccessLog
 from gatepost.tools.api import Call, CallContext
 from gatepost.tools.registry import Registry
@@ -58,6 +60,8 @@ class Services:
     ) -> None:
         self.records = records
         self.relay = relay
+        self.feed = Feed(relay)
+        self.streams = Streams()
         self.fetcher = Fetcher(development=config.development, network=config.network)
         self.keys = Keys(self.fetcher)
         self.decisions = Decisions()
@@ -115,6 +119,7 @@ class Services:
             request_id=call.request_id,
             workspace=self.workspaces.of(call.caller.tenant_id),
             client=call.client,
+            changes=self.feed.of(call.caller.tenant_id),
         )
 
     def warm(self) -> None:
@@ -141,6 +146,7 @@ class Services:
         await self.keys.aclose()
         await self.fetcher.aclose()
         self.workspaces.close()
+        await self.feed.aclose()
         await self.relay.aclose()
         await self.records.aclose()
         await self.log.aclose()

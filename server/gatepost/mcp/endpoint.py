@@ -7,8 +7,9 @@ import msgspec
 from msgspec import UNSET
 from starlette.types import Receive, Scope, Send
 
+from gatepost.intake import Gone
 from gatepost.mcp import modern
-from gatepost.mcp.body import JSON, TOO_SLOW, Gone, check_type, read_body
+from gatepost.mcp.body import JSON, TOO_SLOW, check_type, read_body
 from gatepost.mcp.era import MODERN, Kind, Ruling, decide
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange, Headers
 from gatepost.mcp.jsonrpc import (

@@ -2,7 +2,8 @@
 
 from msgspec import UNSET
 
-from gatepost.mcp.cancellation import Running, Stopped, UntilCancelled
+from gatepost.intake import Stopped
+from gatepost.mcp.cancellation import Running, UntilCancelled
 from gatepost.mcp.era import BATCHING
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange
 from gatepost.mcp.interaction import Audience, progress_token
@@ -18,7 +19,7 @@ from gatepost.mcp.jsonrpc import (
     result,
 )
 from gatepost.mcp.legacy import Session, Sessions
-from gatepost.mcp.methods import INITIALIZE, LEGACY_METHODS
+from gatepost.mcp.methods import INITIALIZE, served
 from gatepost.mcp.params import NO_META, read_params
 from gatepost.mcp.reply import Replies, as_refusal
 from gatepost.mcp.server import Ask, Server
@@ -42,6 +43,7 @@ class Handshake:
         self._server = server
         self._sessions = sessions
         self._replies = replies
+        self._methods = served(server.capabilities, modern=False)
         self._running: Running = {}
 
     def find(self, exchange: Exchange) -> Session | None:
@@ -77,7 +79,7 @@ class Handshake:
     ) -> bytes:
         if message.method == INITIALIZE:
             raise Refused(INVALID_REQUEST, "The session is open already")
-        method = LEGACY_METHODS.get(message.method or "")
+        method = self._methods.get(message.method or "")
         if method is None:
             raise Refused(METHOD_NOT_FOUND, "Method not found")
         params, problem = read_params(message.params)
