@@ -1,6 +1,7 @@
 """The steps of a call, the same for every protocol that brings one."""
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -122,17 +123,13 @@ class Runner:
         # Whoever lost the right to call must not keep what is said on an open stream; a token
         # within its leeway counts as good until now.
         allowed = max(call.caller.expires_at - self.clock(), 0.0) + self.grace_s
-<<<<<<< HEAD
-        if limit <= allowed or call.lasting:
-            return Within(limit, work)
-        return WhileAllowed(allowed, work)
-=======
+        if call.lasting:
+            allowed = math.inf
         if call.client is NOBODY:
             return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)
         attentive = Attentive(limit, allowed, work)
         call.client.timed(attentive)
         return attentive
->>>>>>> legacy
 
     def _unforeseen(self, call: Call) -> Outcome:
         log.exception("tool_failed", request_id=call.request_id, tool=call.tool)
