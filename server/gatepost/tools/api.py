@@ -118,6 +118,16 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """
         await self.client.progress(progress, total, message)
 
+    async def detach(self) -> None:
+        """
+        Go on as a task, here and now; for tools that are declared with ``detaches``.
+
+        What the tool asked before goes to the client as the answer of its call; what it asks from
+        now on waits in the task. Nothing happens where the client takes no tasks: the call then
+        runs to its end within its request.
+        """
+        await self.client.detach()
+
     async def log(self, level: LogLevel, data: Any, *, logger: str | None = None) -> None:
         """
         Send a log message to the client, if it asked for that level; *data* is any JSON value.
@@ -193,16 +203,6 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     async def _ask(self, key: str | None, question: Question[Any]) -> Any:
         key = key or f"question-{len(self.asked) + 1}"
         return (await self.ask_together({key: question}))[key]
-
-    async def detach(self) -> None:
-        """
-        Go on as a task, here and now; for tools that are declared with ``detaches``.
-
-        What the tool asked before goes to the client as the answer of its call; what it asks from
-        now on waits in the task. Nothing happens where the client takes no tasks: the call then
-        runs to its end within its request.
-        """
-        await self.client.detach()
 
 
 TaskSupport = Literal["forbidden", "optional", "required"]
