@@ -115,6 +115,7 @@ class Services:
             request_id=call.request_id,
             workspace=self.workspaces.of(call.caller.tenant_id),
             client=call.client,
+            correlation=call.correlation,
         )
 
     def warm(self) -> None:

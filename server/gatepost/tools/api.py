@@ -73,6 +73,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     client: Client = NOBODY
     """What the agent's side can do, be told and be asked; the methods below are shorter."""
     changes: Changes = UNHEARD
+    correlation: str | None = None
+    """The caller's own id for what this call is part of; hand it on, and believe nothing of it."""
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
@@ -151,3 +153,5 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     request_id: str
     client: Client = NOBODY
     retry: Retry | None = None
+    correlation: str | None = None
+    """The caller's own id for what this call is part of: for logs and calls further on."""

@@ -117,7 +117,12 @@ class Runner:
         return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)
 
     def _unforeseen(self, call: Call) -> Outcome:
-        log.exception("tool_failed", request_id=call.request_id, tool=call.tool)
+        log.exception(
+            "tool_failed",
+            request_id=call.request_id,
+            tool=call.tool,
+            correlation=call.correlation,
+        )
         message = f"The tool failed unexpectedly. Reference: {call.request_id}"
         return Outcome(failure=Failure("internal", message))
 
