@@ -121,6 +121,8 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
         keyring=services.keyring,
         records=services.records,
         relay=services.relay,
+        feed=services.feed,
+        streams=services.streams,
     )
     return Endpoint(
         server,

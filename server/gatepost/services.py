@@ -7,17 +7,21 @@ from pathlib import Path
 
 import msgspec
 
+from gatepost.changes import Feed
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.edge.flood import Flood
+from gatepost.guard.limits import Limits
 from gatepost.keyring import KeyRing
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
+from gatepost.stores.bucket import Buckets
 from gatepost.stores.memory import MemoryRecords, MemoryRelay
+from gatepost.streams import Streams
 from gatepost.telemetry.access import AccessLog
 from gatepost.tools.api import Call, CallContext
 from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
+from gatepost.tools.runner import Runner, Stage
 from gatepost.workspace import Workspaces
 from gatepost_authz.config import TENANT
 from gatepost_authz.decisions import Decisions
@@ -58,11 +62,14 @@ class Services:
     ) -> None:
         self.records = records
         self.relay = relay
+        self.feed = Feed(relay)
+        self.streams = Streams()
         self.fetcher = Fetcher(development=config.development, network=config.network)
         self.keys = Keys(self.fetcher)
         self.decisions = Decisions()
         self.keyring = keyring
         self.workspaces = Workspaces(Path(config.workspace.root))
+        self.buckets = Buckets()
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(config.log.format, enabled=config.log.level in {"debug", "info"})
         self._introspectors: list[Introspectors] = []
@@ -90,6 +97,7 @@ class Services:
         runner = Runner(
             registry,
             context_for=self.context_for,
+            stages=self._stages(config),
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
         )
@@ -97,6 +105,21 @@ class Services:
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
         self.tenants_apart = TENANT in config.resource
+
+    def _stages(self, config: Config) -> list[Stage]:
+        """What happens around a call, outermost first."""
+        stages: list[Stage] = []
+        rate = config.limits.requests_per_second
+        if rate:
+            stages.append(
+                Limits(
+                    self.relay,
+                    rate=rate,
+                    burst=config.limits.burst,
+                    spend_here=self.buckets.spend,
+                )
+            )
+        return stages
 
     def _introspectors_for(self, config: Config) -> Introspectors:
         """Who asks issuers about tokens, with the secrets of *config*."""
@@ -115,6 +138,7 @@ class Services:
             request_id=call.request_id,
             workspace=self.workspaces.of(call.caller.tenant_id),
             client=call.client,
+            changes=self.feed.of(call.caller.tenant_id),
             correlation=call.correlation,
         )
 
@@ -142,6 +166,7 @@ class Services:
         await self.keys.aclose()
         await self.fetcher.aclose()
         self.workspaces.close()
+        await self.feed.aclose()
         await self.relay.aclose()
         await self.records.aclose()
         await self.log.aclose()

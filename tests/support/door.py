@@ -7,6 +7,7 @@ from collections.abc import Mapping, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from tests.support.mcp import MIRRORED, in_header
 from tests.support.raw import RawAnswer, exchange, read_answer, request
 
 MODERN = "2026-07-28"
@@ -140,8 +141,9 @@ def modern(
         ("MCP-Protocol-Version", MODERN),
         ("Mcp-Method", method),
     ]
-    if params and "name" in params:
-        fields.append(("Mcp-Name", str(params["name"])))
+    named = (params or {}).get(MIRRORED.get(method, ""))
+    if isinstance(named, str):
+        fields.append(("Mcp-Name", in_header(named)))
     return fields, message(method, {**(params or {}), "_meta": meta})
 
 

@@ -9,12 +9,15 @@ from typing import Any
 
 import msgspec
 
+from gatepost.changes import Feed
 from gatepost.keyring import KeyRing
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, Limits
 from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.server import Server, ServerInfo
 from gatepost.packs import demo
+from gatepost.stores.api import Relay
 from gatepost.stores.memory import MemoryRecords, MemoryRelay
+from gatepost.streams import Streams
 from gatepost.tools.api import Call, CallContext, Tool
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
@@ -118,6 +121,8 @@ class Client:
         limits: Limits = DEFAULT_LIMITS,
         workspaces: Workspaces | None = None,
         max_result_bytes: int = 4_000_000,
+        relay: Relay | None = None,
+        streams: Streams | None = None,
     ) -> None:
         self.clock = Clock()
         self.caller = a_caller()
@@ -131,7 +136,9 @@ class Client:
         )
         self.keyring = KeyRing.ephemeral()
         self.records = MemoryRecords()
-        self.relay = MemoryRelay()
+        self.relay = relay or MemoryRelay()
+        self.feed = Feed(self.relay)
+        self.streams = streams or Streams(clock=self.clock)
         self.endpoint = Endpoint(
             Server(
                 runner=runner,
@@ -140,6 +147,8 @@ class Client:
                 keyring=self.keyring,
                 records=self.records,
                 relay=self.relay,
+                feed=self.feed,
+                streams=self.streams,
             ),
             challenge=Challenge(),
             resource=Resource(URL),
@@ -152,7 +161,11 @@ class Client:
         tenant = call.caller.tenant_id
         space = self.workspaces.of(tenant) if self.workspaces else TenantWorkspace(-1, tenant)
         return CallContext(
-            caller=call.caller, request_id=call.request_id, workspace=space, client=call.client
+            caller=call.caller,
+            request_id=call.request_id,
+            workspace=space,
+            client=call.client,
+            changes=self.feed.of(tenant),
         )
 
     async def send(
@@ -210,8 +223,9 @@ class Client:
         known = {META + "protocolVersion": VERSION, META + "clientCapabilities": CAPABILITIES}
         given = {**(params or {}), "_meta": {**known, **(meta or {})}}
         mirrored = {"mcp-protocol-version": VERSION, "mcp-method": method}
-        if isinstance(given.get("name"), str):
-            mirrored["mcp-name"] = given["name"]
+        named = given.get(MIRRORED.get(method, ""))
+        if isinstance(named, str):
+            mirrored["mcp-name"] = in_header(named)
         mirrored |= {name.replace("_", "-"): value for name, value in headers.items()}
         sent = [JSON, *((name, value) for name, value in mirrored.items() if name not in drop)]
         return await self.send(message(method, given), sent)
@@ -233,6 +247,22 @@ class Client:
 
 
 CLIENT = {"name": "test", "version": "1"}
+MIRRORED = {
+    "tools/call": "name",
+    "prompts/get": "name",
+    "resources/read": "uri",
+    "tasks/get": "taskId",
+    "tasks/update": "taskId",
+    "tasks/cancel": "taskId",
+}
+"""The parameter that `Mcp-Name` repeats."""
+
+
+def in_header(value: str) -> str:
+    """A value as a header carries it (H-06)."""
+    if value.isascii() and value.isprintable() and value == value.strip():
+        return value
+    return f"=?base64?{base64.b64encode(value.encode()).decode()}?="
 
 
 def message(method: str, params: Any = None, *, identity: Any = 7) -> bytes:

@@ -1,6 +1,7 @@
 """The method table: name → who may ask it in which era, and what answers."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
+from typing import Any, Literal
 
 import msgspec
 
@@ -26,24 +27,33 @@ async def list_tools(server: Server, ask: Ask) -> bytes:
 
 
 class Method(msgspec.Struct, frozen=True):
-    """One method: where it is served, and whether `Mcp-Name` repeats `params.name`."""
+    """One method: where it is served, and what a client may learn from its headers."""
 
     name: str
     handler: Handler
     modern: bool = True
     legacy: bool = True
-    named: bool = False
+    needs: str = ""
+    """The server capability without which nobody has heard of the method (V-08)."""
+    mirrors: Literal["name", "uri", "task_id"] | None = None
+    """The member of its parameters, as Params calls it, that `Mcp-Name` repeats."""
 
 
 METHODS = (
     Method("server/discover", discover, legacy=False),
     Method("ping", ping, modern=False),
-    Method("tools/list", list_tools),
-    Method("tools/call", call_tool, named=True),
+    Method("tools/list", list_tools, needs="tools"),
+    Method("tools/call", call_tool, needs="tools", mirrors="name"),
 )
 INITIALIZE = "initialize"
 """Served by the endpoint itself: its answer carries the session id."""
 
-MODERN_METHODS = {method.name: method for method in METHODS if method.modern}
-LEGACY_METHODS = {method.name: method for method in METHODS if method.legacy}
-NAMED = frozenset(method.name for method in METHODS if method.named)
+
+def served(capabilities: Mapping[str, Any], *, modern: bool) -> dict[str, Method]:
+    """The methods of one era that a server with these capabilities has, by name."""
+    return {
+        method.name: method
+        for method in METHODS
+        if (method.modern if modern else method.legacy)
+        and (not method.needs or method.needs in capabilities)
+    }

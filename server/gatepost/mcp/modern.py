@@ -10,10 +10,12 @@ from msgspec import UNSET
 
 from gatepost.mcp.era import MODERN, SERVED, is_modern
 from gatepost.mcp.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, UNSUPPORTED_VERSION, Refused
-from gatepost.mcp.params import CAPABILITIES, VERSION, Meta
+from gatepost.mcp.params import CAPABILITIES, VERSION, Meta, Params
 from gatepost.tools.api import Tool
 
 Headers = dict[bytes, bytes]
+
+_ON_THE_WIRE = dict(zip(Params.__struct_fields__, Params.__struct_encode_fields__, strict=True))
 
 _SENTINEL = re.compile(rb"=\?base64\?(.*)\?=", re.DOTALL)
 _LITERAL = re.compile(rb"[A-Za-z0-9_.-]+")
@@ -52,9 +54,13 @@ def unserved(requested: str) -> Refused:
     return Refused(UNSUPPORTED_VERSION, "Protocol version not served", data=data)
 
 
-def check_mirrors(headers: Headers, method: str, name: str | msgspec.UnsetType | None) -> None:
+def check_mirrors(
+    headers: Headers, method: str, name: str | msgspec.UnsetType | None, member: str | None
+) -> None:
     """
     Hold `Mcp-Method`, and `Mcp-Name` where *name* is not None, against the body (H-02, H-03).
+
+    *name* is the value of the parameter *member*, as Params calls it.
 
     The body decides what is done; a header that says otherwise would let whoever routes or limits
     by headers judge a different request (H-08).
@@ -69,7 +75,7 @@ def check_mirrors(headers: Headers, method: str, name: str | msgspec.UnsetType |
     if named == name.encode() and _LITERAL.fullmatch(named):
         return
     if named is None or decode_value(named) != name:
-        raise mismatch("Mcp-Name", "params.name")
+        raise mismatch("Mcp-Name", f"params.{_ON_THE_WIRE[member or 'name']}")
 
 
 def decode_value(value: bytes) -> str | None:

@@ -4,12 +4,14 @@ from typing import Any
 
 import msgspec
 
+from gatepost.changes import Feed
 from gatepost.keyring import KeyRing
 from gatepost.mcp.era import SERVED
 from gatepost.mcp.legacy import Session
 from gatepost.mcp.listing import TTL_MS, Listing
 from gatepost.mcp.params import SERVER_INFO, Params
 from gatepost.stores.api import Records, Relay
+from gatepost.streams import Streams
 from gatepost.tools.api import Retry
 from gatepost.tools.client import NOBODY, Client
 from gatepost.tools.registry import Registry
@@ -43,7 +45,7 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
 class Server:
     """What the methods answer from; everything that no request changes is encoded once."""
 
-    def __init__(  # the composition root hands over each part by name
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         *,
         runner: Runner,
@@ -52,6 +54,8 @@ class Server:
         keyring: KeyRing,
         records: Records,
         relay: Relay,
+        feed: Feed,
+        streams: Streams,
     ) -> None:
         self.runner = runner
         self.registry = registry
@@ -59,6 +63,8 @@ class Server:
         self.keyring = keyring
         self.records = records
         self.relay = relay
+        self.feed = feed
+        self.streams = streams
         self.capabilities: dict[str, Any] = {"tools": {}} if registry.tools else {}
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
         self.listing = Listing(registry, tail=self.tail)

@@ -3,6 +3,7 @@
 from msgspec import UNSET
 
 from gatepost.intake import Stopped
+from gatepost.mcp.calling import retry_key
 from gatepost.mcp.cancellation import Running, UntilCancelled
 from gatepost.mcp.era import BATCHING
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange
@@ -19,7 +20,7 @@ from gatepost.mcp.jsonrpc import (
     result,
 )
 from gatepost.mcp.legacy import Session, Sessions
-from gatepost.mcp.methods import INITIALIZE, LEGACY_METHODS
+from gatepost.mcp.methods import INITIALIZE, served
 from gatepost.mcp.params import NO_META, read_params
 from gatepost.mcp.reply import Replies, as_refusal
 from gatepost.mcp.server import Ask, Server
@@ -43,6 +44,7 @@ class Handshake:
         self._server = server
         self._sessions = sessions
         self._replies = replies
+        self._methods = served(server.capabilities, modern=False)
         self._running: Running = {}
 
     def find(self, exchange: Exchange) -> Session | None:
@@ -78,7 +80,7 @@ class Handshake:
     ) -> bytes:
         if message.method == INITIALIZE:
             raise Refused(INVALID_REQUEST, "The session is open already")
-        method = LEGACY_METHODS.get(message.method or "")
+        method = self._methods.get(message.method or "")
         if method is None:
             raise Refused(METHOD_NOT_FOUND, "Method not found")
         params, problem = read_params(message.params)
@@ -86,7 +88,9 @@ class Handshake:
             raise problem
         meta = NO_META if params.meta is UNSET else params.meta
         client = Audience(stream, capabilities={}, token=progress_token(meta), level=None)
-        ask = Ask(exchange.caller, exchange.request_id, session.version, params, client, session)
+        retry = retry_key(exchange.headers, params)
+        caller, version = exchange.caller, session.version
+        ask = Ask(caller, exchange.request_id, version, params, client, session, retry)
         key = (session.nonce, identity)
         return await UntilCancelled(self._running, key, method.handler(self._server, ask))
 

@@ -4,12 +4,12 @@ from msgspec import UNSET
 
 from gatepost.intake import UntilDisconnect
 from gatepost.mcp import modern
-from gatepost.mcp.calling import tool_arguments, tool_name, unknown_tool
+from gatepost.mcp.calling import retry_key, tool_arguments, tool_name, unknown_tool
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.exchange import Answer, Exchange
 from gatepost.mcp.interaction import Audience, progress_token
 from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, Message, Refused
-from gatepost.mcp.methods import MODERN_METHODS, NAMED, Method
+from gatepost.mcp.methods import Method, served
 from gatepost.mcp.params import NO_META, Params
 from gatepost.mcp.reply import Replies
 from gatepost.mcp.server import Ask, Server
@@ -24,6 +24,7 @@ class Stateless:
     def __init__(self, server: Server, replies: Replies) -> None:
         self._server = server
         self._replies = replies
+        self._methods = served(server.capabilities, modern=True)
         self._routed = frozenset(n for n, tool in server.registry.tools.items() if tool.routed)
 
     async def serve(
@@ -37,10 +38,11 @@ class Stateless:
         """Answer one request; None when the answer went out as a stream, or nobody waits for it."""
         try:
             method = self._check(exchange, message, params, problem)
+            retry = retry_key(exchange.headers, params)
         except Refused as refusal:
             return self._replies.refused(identity, refusal)
         stream, client = self._client(exchange, params)
-        ask = Ask(exchange.caller, exchange.request_id, MODERN, params, client)
+        ask = Ask(exchange.caller, exchange.request_id, MODERN, params, client, None, retry)
         work = UntilDisconnect(exchange.receive, method.handler(self._server, ask))
         return await self._replies.to(exchange, identity, stream, work)
 
@@ -62,13 +64,15 @@ class Stateless:
         meta = NO_META if params.meta is UNSET else params.meta
         if lacking := modern.meta_missing(meta):
             raise lacking
-        modern.check_mirrors(exchange.headers, name, params.name if name in NAMED else None)
-        method = MODERN_METHODS.get(name)
+        method = self._methods.get(name)
+        member = None if method is None else method.mirrors
+        mirrored = None if member is None else getattr(params, member)
+        modern.check_mirrors(exchange.headers, name, mirrored, member)
         if method is None:
             raise Refused(METHOD_NOT_FOUND, "Method not found", status=404)
         if problem is not None:
             raise problem
-        if method.named and params.name in self._routed:
+        if name == "tools/call" and params.name in self._routed:
             self._check_routed(exchange, params)
         return method
 

@@ -1,6 +1,5 @@
 """What comes around a call's arguments: who it says it is for, what it is part of, its type."""
 
-import re
 from collections import Counter
 from collections.abc import Iterable
 
@@ -12,23 +11,17 @@ from gatepost.intake import NESTING, outside_strings, too_deep
 from gatepost.rest.projection import Refusal
 from gatepost.scope import FOLDED, REQUEST_ID
 from gatepost.tools.api import Retry
+from gatepost.tools.retry import CORRELATION, IDEMPOTENCY, BadKey, retry_of
 from gatepost_authz.caller import TenantContext
 
 log = structlog.get_logger("gatepost.rest")
 
 TENANT_HEADER = b"x-octopus-tenant-id"
-CORRELATION_HEADER = b"x-octopus-correlation-id"
-KEY_HEADER = b"idempotency-key"
 JSON = b"application/json"
 
-SINGLE = frozenset(
-    {b"content-type", b"content-encoding", CORRELATION_HEADER, KEY_HEADER, TENANT_HEADER}
-)
+SINGLE = frozenset({b"content-type", b"content-encoding", CORRELATION, IDEMPOTENCY, TENANT_HEADER})
 """Whoever reads the first and whoever reads the last of two would see different requests."""
 
-# Printable ASCII without spaces: these end up in logs and in headers of calls further on.
-CORRELATION = re.compile(rb"[\x21-\x7e]{1,128}")
-KEY = re.compile(rb"[\x21-\x7e]{1,255}")
 SHOWN_CHARACTERS = 64
 
 _decode = msgspec.json.decode
@@ -62,13 +55,11 @@ def read_envelope(scope: Scope, caller: TenantContext) -> Envelope:
     if doubled:
         name = min(doubled).decode()
         raise Refusal(400, "invalid_header", f"The header {name} may be sent once only.")
-    correlation = _mark(headers, CORRELATION_HEADER, CORRELATION, 128)
-    key = _mark(headers, KEY_HEADER, KEY, 255)
-    retry = None
-    if key is not None:
-        retry = Retry("idempotency", key)
-    elif correlation is not None:
-        retry = Retry("correlation", correlation)
+    try:
+        retry = retry_of(headers)
+        correlation = _correlation(headers)
+    except BadKey as bad:
+        raise Refusal(400, "invalid_header", f"{bad}.") from None
     return Envelope(request_id, correlation, retry)
 
 
@@ -108,18 +99,12 @@ def _is_tenant(claimed: bytes, caller: TenantContext) -> bool:
     return claimed.strip(b" \t") == caller.tenant_id.encode()
 
 
-def _mark(
-    headers: dict[bytes, bytes], name: bytes, grammar: re.Pattern[bytes], most: int
-) -> str | None:
-    value = headers.get(name)
-    if value is None:
+def _correlation(headers: dict[bytes, bytes]) -> str | None:
+    """The id for logs and calls further on, also where another key marks the retry; BadKey."""
+    if CORRELATION not in headers:
         return None
-    value = value.strip(b" \t")
-    if grammar.fullmatch(value) is None:
-        shown = name.decode()
-        message = f"The header {shown} must be 1 to {most} printable ASCII characters, no spaces."
-        raise Refusal(400, "invalid_header", message)
-    return value.decode("ascii")
+    marked = retry_of({CORRELATION: headers[CORRELATION]})
+    return None if marked is None else marked.key
 
 
 def _doubled(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:

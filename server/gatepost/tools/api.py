@@ -86,6 +86,19 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """
         await self.client.progress(progress, total, message)
 
+    async def detach(self) -> None:
+        """
+        Go on as a task, here and now; for tools that are declared with ``detaches``.
+
+        What the tool asked before goes to the client as the answer of its call; what it asks from
+        now on waits in the task. Nothing happens where the client takes no tasks: the call then
+        runs to its end within its request.
+        """
+        await self.client.detach()
+
+
+TaskSupport = Literal["forbidden", "optional", "required"]
+
 
 class Annotations(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
     """MCP's hints about a tool (schema ToolAnnotations); they bind nobody."""
@@ -130,6 +143,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
     pack: str = ""
     routed: tuple[Routed, ...] = ()
+    task_support: TaskSupport = "forbidden"
+    """Whether a call may, or for MCP clients must, become a task."""
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -153,5 +168,7 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     request_id: str
     client: Client = NOBODY
     retry: Retry | None = None
+    lasting: bool = False
+    """It may go on when its caller's token has expired: whoever waits for it sees to that."""
     correlation: str | None = None
     """The caller's own id for what this call is part of: for logs and calls further on."""
