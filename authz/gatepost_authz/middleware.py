@@ -7,7 +7,7 @@ from starlette.types import ASGIApp, Receive, Scope, Send
 from gatepost_authz.bearer import bearer_token
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Resource
+from gatepost_authz.config import Resource, Target
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.verifier import TokenVerifier
 
@@ -28,7 +28,8 @@ class BearerMiddleware:
     Lets a request pass only with a token meant for *resource*, carrying the *baseline* scopes.
 
     What the verifier found out stands in the scope (`caller_of`). *on_refusal* hears of every
-    refusal before its challenge is sent; it must not raise.
+    refusal before its challenge is sent; it must not raise. *locate* says which resource a path
+    belongs to, where the app serves other paths than the resource's own.
     """
 
     def __init__(
@@ -40,9 +41,10 @@ class BearerMiddleware:
         challenge: Challenge,
         baseline: frozenset[str] = frozenset(),
         on_refusal: Callable[[Scope, AuthError], None] | None = None,
+        locate: Callable[[str], Target | None] | None = None,
     ) -> None:
         self.app = app
-        self.locate = resource.locate
+        self.locate = locate or resource.locate
         self.verifier = verifier
         self.challenge = challenge
         self.baseline = baseline

@@ -123,16 +123,21 @@ class Runner:
         # Whoever lost the right to call must not keep what is said on an open stream; a token
         # within its leeway counts as good until now.
         allowed = max(call.caller.expires_at - self.clock(), 0.0) + self.grace_s
-        if call.lasting:
-            allowed = math.inf
         if call.client is NOBODY:
-            return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)
-        attentive = Attentive(limit, allowed, work)
+            if limit <= allowed or call.lasting:
+                return Within(limit, work)
+            return WhileAllowed(allowed, work)
+        attentive = Attentive(limit, math.inf if call.lasting else allowed, work)
         call.client.timed(attentive)
         return attentive
 
     def _unforeseen(self, call: Call) -> Outcome:
-        log.exception("tool_failed", request_id=call.request_id, tool=call.tool)
+        log.exception(
+            "tool_failed",
+            request_id=call.request_id,
+            tool=call.tool,
+            correlation=call.correlation,
+        )
         message = f"The tool failed unexpectedly. Reference: {call.request_id}"
         return Outcome(failure=Failure("internal", message))
 
