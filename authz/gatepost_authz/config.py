@@ -43,9 +43,9 @@ class Resource:
     The URL clients call, which is the OAuth resource identifier too (RFC 8707, RFC 9728).
 
     Taken from configuration only. It may hold ``{tenant}`` as one whole path segment: then each
-    tenant has its own resource, metadata document and issuer list. ``path``, ``metadata_paths``
-    (routes of the metadata document) and ``base`` (below it lie routes beside the endpoint) keep
-    the ``{tenant}``. ValueError for an address that could end the quotes of a challenge.
+    tenant has its own resource, metadata document and issuer list. ``path`` and ``metadata_paths``
+    (routes of the metadata document) keep the ``{tenant}``. ValueError for an address that could
+    end the quotes of a challenge.
     """
 
     def __init__(self, url: str) -> None:
@@ -71,11 +71,6 @@ class Resource:
             f"{re.escape(before)}({TENANT_ID.pattern}){re.escape(after)}", re.ASCII
         )
         self._only = None if self.templated else Target(url, self._metadata_url)
-        self.base = _base(parts.path)
-        before, _, after = self.base.partition(TENANT)
-        self._beside = re.compile(
-            f"{re.escape(before)}({TENANT_ID.pattern}){re.escape(after)}/[^/].*", re.ASCII
-        )
 
     def of_tenant(self, tenant: str) -> Target:
         """The resource of one tenant (for an untemplated resource: the only one)."""
@@ -94,22 +89,34 @@ class Resource:
         match = self._pattern.fullmatch(path)
         return self.of_tenant(match[1]) if match else None
 
-    def locate_beside(self, path: str) -> Target | None:
-        """The same for a path below ``base``, where what is not the endpoint itself is served."""
-        if self._only is not None:
-            return self._only
-        match = self._beside.fullmatch(path)
-        return self.of_tenant(match[1]) if match else None
 
-
-def _base(path: str) -> str:
+class Beside:
     """
-    The folder that holds the endpoint, as relative references resolve (RFC 3986 section 5.2.3).
+    Where one server serves more than the endpoint for the same tokens: the paths below ``base``.
 
-    Where the tenant is the last segment, the endpoint itself: the folder would be all tenants'.
+    That is the folder of the endpoint, as relative references resolve (RFC 3986 section 5.2.3):
+    beside ``/t/{tenant}/mcp`` lies ``/t/{tenant}/tools``. Where the tenant is the last segment it
+    is the endpoint itself, since the folder would be all tenants'. Tokens name the resource, never
+    such a path.
     """
-    folder = path.rpartition("/")[0]
-    return path.rstrip("/") if TENANT in path and TENANT not in folder else folder
+
+    def __init__(self, resource: Resource) -> None:
+        folder = resource.path.rpartition("/")[0]
+        if resource.templated and TENANT not in folder:
+            folder = resource.path.rstrip("/")
+        self.base = folder
+        self._resource = resource
+        before, _, after = folder.partition(TENANT)
+        self._pattern = re.compile(
+            f"{re.escape(before)}({TENANT_ID.pattern}){re.escape(after)}/[^/].*", re.ASCII
+        )
+
+    def locate(self, path: str) -> Target | None:
+        """The resource that a request path below ``base`` belongs to; None when it names none."""
+        if not self._resource.templated:
+            return self._resource.locate(path)
+        match = self._pattern.fullmatch(path)
+        return self._resource.of_tenant(match[1]) if match else None
 
 
 class TenantRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):

@@ -1,13 +1,14 @@
 """The gate: a request passes only with a token meant for this resource."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gatepost_authz.bearer import bearer_token
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Resource, Target
+from gatepost_authz.config import Target
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.verifier import TokenVerifier
 
@@ -23,28 +24,33 @@ def caller_of(scope: Scope) -> TenantContext:
     return caller
 
 
+class Place(Protocol):
+    """What knows the resource of a path: a Resource, or what lies Beside it."""
+
+    def locate(self, path: str) -> Target | None:
+        """The resource that a request path belongs to; None when it names none."""
+
+
 class BearerMiddleware:
     """
     Lets a request pass only with a token meant for *resource*, carrying the *baseline* scopes.
 
     What the verifier found out stands in the scope (`caller_of`). *on_refusal* hears of every
-    refusal before its challenge is sent; it must not raise. *locate* says which resource a path
-    belongs to, where the app serves other paths than the resource's own.
+    refusal before its challenge is sent; it must not raise.
     """
 
     def __init__(
         self,
         app: ASGIApp,
         *,
-        resource: Resource,
+        resource: Place,
         verifier: TokenVerifier,
         challenge: Challenge,
         baseline: frozenset[str] = frozenset(),
         on_refusal: Callable[[Scope, AuthError], None] | None = None,
-        locate: Callable[[str], Target | None] | None = None,
     ) -> None:
         self.app = app
-        self.locate = locate or resource.locate
+        self.locate = resource.locate
         self.verifier = verifier
         self.challenge = challenge
         self.baseline = baseline

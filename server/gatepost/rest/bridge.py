@@ -1,6 +1,6 @@
 """The REST tool protocol behind the gate: two routes, one runner."""
 
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable
 
 import msgspec
 from starlette.types import Receive, Scope, Send
@@ -20,9 +20,8 @@ from gatepost.tools.registry import Registry, UnknownTool
 from gatepost.tools.runner import Runner
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Target
 from gatepost_authz.errors import AuthError
-from gatepost_authz.middleware import caller_of
+from gatepost_authz.middleware import Place, caller_of
 
 SHOWN_CHARACTERS = 64
 # What `succeeded` writes around the blocks, at most.
@@ -41,7 +40,7 @@ class Bridge:
     """
     Lists tools (`list_tools`) and calls them (`call_tool`): two ASGI apps for a gate to guard.
 
-    The route of `call_tool` leaves the tool's `name` in the path parameters. *locate* says which
+    The route of `call_tool` leaves the tool's `name` in the path parameters. *place* says which
     resource a path belongs to, for challenges that only a call makes necessary.
     """
 
@@ -51,7 +50,7 @@ class Bridge:
         registry: Registry,
         *,
         challenge: Challenge,
-        locate: Callable[[str], Target | None],
+        place: Place,
         suspended: frozenset[str] = frozenset(),
         limits: Limits,
     ) -> None:
@@ -59,7 +58,7 @@ class Bridge:
         self._registry = registry
         self._descriptors = Descriptors(registry)
         self._challenge = challenge
-        self._locate = locate
+        self._locate = place.locate
         self._suspended = suspended
         self._limits = limits
 
