@@ -128,6 +128,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     timeout_s: float | None = None
     pack: str = ""
     routed: tuple[Routed, ...] = ()
+    read_only_form: Callable[[Any], bool] | None = None
+    """Whether a call with these checked arguments only reads, where that depends on them."""
 
 
 class Retry(msgspec.Struct, frozen=True):

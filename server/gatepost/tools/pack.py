@@ -36,6 +36,11 @@ class Options(TypedDict, total=False):
     """Sign-ins that are strong enough (RFC 9470)."""
     max_age_s: int
     """Seconds since the sign-in, at most (RFC 9470)."""
+    read_only_form: Callable[[Any], bool]
+    """
+    For a tool that reads or writes depending on what it is asked (`git status`, GET): tells from
+    the checked arguments, a dictionary by name, whether this call only reads.
+    """
 
 
 class Pack:
@@ -120,6 +125,7 @@ class Pack:
             timeout_s=options.get("timeout_s"),
             pack=self.name,
             routed=routed_arguments(made["input_schema"]),
+            read_only_form=options.get("read_only_form"),
             **made,
         )
 
