@@ -121,6 +121,7 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
         keyring=services.keyring,
         records=services.records,
         relay=services.relay,
+        page_size=config.mcp.page_size,
     )
     return Endpoint(
         server,

@@ -15,7 +15,7 @@ from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.server import Server, ServerInfo
 from gatepost.packs import demo
 from gatepost.stores.memory import MemoryRecords, MemoryRelay
-from gatepost.tools.api import Call, CallContext, Tool
+from gatepost.tools.api import Call, CallContext, Offer
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace, Workspaces
@@ -111,13 +111,14 @@ class Client:
 
     def __init__(
         self,
-        tools: Iterable[Tool] = (),
+        tools: Iterable[Offer] = (),
         *,
         obtainable: frozenset[str] | None = None,
         suspended: frozenset[str] = frozenset(),
         limits: Limits = DEFAULT_LIMITS,
         workspaces: Workspaces | None = None,
         max_result_bytes: int = 4_000_000,
+        page_size: int = 500,
     ) -> None:
         self.clock = Clock()
         self.caller = a_caller()
@@ -140,6 +141,7 @@ class Client:
                 keyring=self.keyring,
                 records=self.records,
                 relay=self.relay,
+                page_size=page_size,
             ),
             challenge=Challenge(),
             resource=Resource(URL),

@@ -7,7 +7,7 @@ import msgspec
 from gatepost.keyring import KeyRing
 from gatepost.mcp.era import SERVED
 from gatepost.mcp.legacy import Session
-from gatepost.mcp.listing import TTL_MS, Listing
+from gatepost.mcp.listing import PAGE_SIZE, TTL_MS, Listing
 from gatepost.mcp.params import SERVER_INFO, Params
 from gatepost.stores.api import Records, Relay
 from gatepost.tools.api import Retry
@@ -52,6 +52,7 @@ class Server:
         keyring: KeyRing,
         records: Records,
         relay: Relay,
+        page_size: int = PAGE_SIZE,
     ) -> None:
         self.runner = runner
         self.registry = registry
@@ -59,9 +60,9 @@ class Server:
         self.keyring = keyring
         self.records = records
         self.relay = relay
-        self.capabilities: dict[str, Any] = {"tools": {}} if registry.tools else {}
+        self.capabilities = capabilities(registry)
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
-        self.listing = Listing(registry, tail=self.tail)
+        self.listing = Listing(registry, keyring=keyring, tail=self.tail, page_size=page_size)
         shown = {
             "resultType": "complete",
             "supportedVersions": SERVED,
@@ -82,3 +83,17 @@ class Server:
         if self.info.title and version != "2025-03-26":
             shown["serverInfo"]["title"] = self.info.title
         return _encode(shown)
+
+
+def capabilities(registry: Registry) -> dict[str, Any]:
+    """What is declared in both eras: exactly what has handlers that work (V-08)."""
+    declared: dict[str, Any] = {}
+    if registry.tools:
+        declared["tools"] = {}
+    if registry.documents or registry.templates:
+        declared["resources"] = {}
+    if registry.prompts:
+        declared["prompts"] = {}
+    if registry.completes:
+        declared["completions"] = {}
+    return declared

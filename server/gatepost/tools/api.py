@@ -1,12 +1,14 @@
 """All that a tool author sees: the context of a call, and what a tool answers."""
 
 from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal
+from typing import Any, ClassVar, Literal
 
 import msgspec
 
 from gatepost.tools.client import NOBODY, Client
+from gatepost.tools.content import Icon, Relevance
 from gatepost.tools.surroundings import UNHEARD, Changes, Workspace
+from gatepost.tools.template import UriTemplate
 from gatepost_authz.caller import TenantContext
 
 FailureKind = Literal[
@@ -19,6 +21,19 @@ FailureKind = Literal[
     "timeout",
     "internal",
 ]
+
+
+Kind = Literal["tool", "document", "prompt", "completion", "listing"]
+"""What a call uses: a tool, a resource, a prompt, suggestions for one of these, or a lister."""
+
+WORDS: Mapping[Kind, str] = {
+    "tool": "tool",
+    "document": "resource",
+    "prompt": "prompt",
+    "completion": "completion",
+    "listing": "list",
+}
+"""Each kind as the protocol and its users call it."""
 
 
 class Failure(msgspec.Struct, frozen=True):
@@ -105,29 +120,123 @@ class Routed(msgspec.Struct, frozen=True):
     type: Literal["string", "integer", "boolean"]
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One tool, wherever it comes from: what clients see of it, who may call it, and how it runs.
+    Whatever a caller may use: what it is called, who may use it, and how it runs.
 
     ``check`` turns raw JSON arguments (bytes of an object) into what ``invoke`` takes, or raises
-    ToolFailure("validation"); both are made once, when the tool is registered. ``timeout_s`` wins
+    ToolFailure("validation"); both are made once, when the offer is registered. ``timeout_s`` wins
     over the configured default.
     """
 
+    kind: ClassVar[Kind]
+
     name: str
     description: str
-    input_schema: Mapping[str, Any]
     check: Callable[[bytes], Any]
     invoke: Callable[[CallContext, Any], Awaitable[Outcome]]
-    output_schema: Mapping[str, Any] | None = None
     title: str | None = None
-    annotations: Annotations = Annotations()
+    icons: tuple[Icon, ...] = ()
     scopes: frozenset[str] = frozenset()
     acr_values: tuple[str, ...] = ()
     max_age_s: int | None = None
     timeout_s: float | None = None
     pack: str = ""
+
+    @property
+    def key(self) -> str:
+        """What finds it among its kind."""
+        return self.name
+
+
+class Tool(Offer, frozen=True, kw_only=True):
+    """One tool, wherever it comes from: what clients see of it, beside what every offer has."""
+
+    kind = "tool"
+
+    input_schema: Mapping[str, Any]
+    output_schema: Mapping[str, Any] | None = None
+    annotations: Annotations = Annotations()
     routed: tuple[Routed, ...] = ()
+
+
+class Completer(Offer, frozen=True, kw_only=True):
+    """
+    Suggestions for the arguments of a prompt, or the variables of a template.
+
+    Its arguments are ``argument`` (a name), ``value`` (what is typed so far) and ``given`` (the
+    others, by name); it answers ``values``, ``total`` and ``hasMore``.
+    """
+
+    kind = "completion"
+
+    arguments: frozenset[str]
+    """The names that can be asked about."""
+    suggests: bool = False
+    """Whether there are suggestions for any of them."""
+
+
+class Lister(Offer, frozen=True, kw_only=True):
+    """Which resources of a template there are for a caller; answers one block for each."""
+
+    kind = "listing"
+
+
+class Document(Offer, frozen=True, kw_only=True):
+    """
+    A resource of the protocol. Its one argument is ``uri``, and it answers blocks of contents.
+
+    ``size`` is in bytes; ``ttl_s`` says how long a client may keep what it read.
+    """
+
+    kind = "document"
+
+    uri: str
+    mime_type: str | None = None
+    size: int | None = None
+    relevance: Relevance = Relevance()
+    ttl_s: float = 0
+
+    @property
+    def key(self) -> str:
+        """What finds it among its kind."""
+        return self.uri
+
+
+class Template(Offer, frozen=True, kw_only=True):
+    """Resources that have one form of URI and one function; as Document otherwise."""
+
+    kind = "document"
+
+    template: UriTemplate
+    mime_type: str | None = None
+    relevance: Relevance = Relevance()
+    ttl_s: float = 0
+    lister: Lister | None = None
+    completer: Completer | None = None
+
+    @property
+    def key(self) -> str:
+        """What finds it among its kind."""
+        return self.template.text
+
+
+class Argument(msgspec.Struct, frozen=True, omit_defaults=True):
+    """One argument of a prompt, always a text (schema PromptArgument)."""
+
+    name: str
+    title: str | None = None
+    description: str | None = None
+    required: bool = False
+
+
+class Prompt(Offer, frozen=True, kw_only=True):
+    """Messages that a person starts from; it answers one block for each."""
+
+    kind = "prompt"
+
+    arguments: tuple[Argument, ...] = ()
+    completer: Completer | None = None
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -143,11 +252,16 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One call of one tool, before anything about it is decided; ``arguments`` is raw JSON."""
+    """
+    One use of one offer, before anything about it is decided; ``arguments`` is raw JSON.
+
+    ``tool`` is what finds it among its kind: a tool's or a prompt's name, or a resource's URI.
+    """
 
     caller: TenantContext
     tool: str
     arguments: bytes
     request_id: str
+    kind: Kind = "tool"
     client: Client = NOBODY
     retry: Retry | None = None

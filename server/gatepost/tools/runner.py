@@ -8,7 +8,7 @@ from typing import Any, Protocol
 
 import structlog
 
-from gatepost.tools.api import Call, CallContext, Failure, Outcome, Tool, ToolFailure
+from gatepost.tools.api import WORDS, Call, CallContext, Failure, Offer, Outcome, ToolFailure
 from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost.tools.fit import fit
@@ -17,7 +17,7 @@ from gatepost_authz.errors import AuthError
 
 log = structlog.get_logger("gatepost.runner")
 
-Next = Callable[[Call, Tool, Any], Awaitable[Outcome]]
+Next = Callable[[Call, Offer, Any], Awaitable[Outcome]]
 
 GRACE_S = 45.0
 """How long a call may outlive its caller's token: longer than most calls take, below a minute."""
@@ -28,7 +28,7 @@ class TokenOver(DeadlinePassed):
 
 
 class WhileAllowed(Within[Outcome]):
-    """Awaits a tool that could run for longer than its caller's token lasts."""
+    """Awaits what could run for longer than its caller's token lasts."""
 
     __slots__ = ()
 
@@ -39,19 +39,20 @@ class Stage(Protocol):
     """
     Something that happens around a checked call: limits, approvals, the record of it.
 
-    It answers ``await proceed(call, tool, arguments)``, or an Outcome of its own, or raises
-    ToolFailure. Composed once, when the runner is built.
+    It answers ``await proceed(call, offer, arguments)``, or an Outcome of its own, or raises
+    ToolFailure. Composed once, when the runner is built; it sees every kind of offer, and
+    ``call.kind`` says which.
     """
 
-    async def __call__(self, call: Call, tool: Tool, arguments: Any, proceed: Next) -> Outcome:
+    async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
         """Take this stage's part in the call."""
 
 
 class Runner:
     """
-    The only way to a tool: find → require → check → stages → invoke → fit.
+    The only way to what is offered: find → require → check → stages → invoke → fit.
 
-    Scopes come before arguments, so that a caller learns nothing about a tool it may not use.
+    Scopes come before arguments, so that a caller learns nothing about what it may not use.
     """
 
     grace_s = GRACE_S
@@ -79,25 +80,25 @@ class Runner:
         """
         Do what *call* asks, or say in its Outcome why not.
 
-        Raises UnknownTool, InsufficientScope or InsufficientAuthentication where more permissions
+        Raises Unknown, InsufficientScope or InsufficientAuthentication where more permissions
         or a new sign-in would help, MissingCapability, ProtocolError and InputNeeded; these are
         for the protocol to answer.
         """
-        tool = self.registry.find(call.caller, call.tool)
-        call.caller.require(tool.scopes)
-        if tool.acr_values or tool.max_age_s is not None:
-            call.caller.require_authentication(tool.acr_values, tool.max_age_s, now=self.clock())
+        offer = self.registry.offer(call.kind, call.tool, call.caller)
+        call.caller.require(offer.scopes)
+        if offer.acr_values or offer.max_age_s is not None:
+            call.caller.require_authentication(offer.acr_values, offer.max_age_s, now=self.clock())
         try:
-            outcome = await self._perform(call, tool, tool.check(call.arguments))
+            outcome = await self._perform(call, offer, offer.check(call.arguments))
         except ToolFailure as raised:
             outcome = Outcome(failure=raised.failure)
         except (AuthError, MissingCapability, ProtocolError):
             raise
         except TokenOver:
-            message = "The access token expired while the tool ran. Call again with a fresh one."
+            message = "The access token expired during the call. Call again with a fresh one."
             outcome = Outcome(failure=Failure("timeout", message))
         except DeadlinePassed:
-            outcome = _timed_out(tool.timeout_s or self.timeout_s)
+            outcome = _timed_out(offer, offer.timeout_s or self.timeout_s)
         except asyncio.CancelledError:
             if _is_ours():
                 raise
@@ -105,29 +106,31 @@ class Runner:
             outcome = self._unforeseen(call)
         except Exception:  # noqa: BLE001  # the boundary around other people's code
             outcome = self._unforeseen(call)
-        return fit(outcome, tool, self.max_result_bytes)
+        return fit(outcome, offer, self.max_result_bytes)
 
-    def _invoke(self, call: Call, tool: Tool, arguments: Any) -> Awaitable[Outcome]:
+    def _invoke(self, call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
         # The clock runs while the tool runs, not while a stage waits for a person.
-        limit = tool.timeout_s or self.timeout_s
-        work = tool.invoke(self.context_for(call), arguments)
+        limit = offer.timeout_s or self.timeout_s
+        work = offer.invoke(self.context_for(call), arguments)
         # Whoever lost the right to call must not keep what is said on an open stream; a token
         # within its leeway counts as good until now.
         allowed = max(call.caller.expires_at - self.clock(), 0.0) + self.grace_s
         return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)
 
     def _unforeseen(self, call: Call) -> Outcome:
-        log.exception("tool_failed", request_id=call.request_id, tool=call.tool)
-        message = f"The tool failed unexpectedly. Reference: {call.request_id}"
+        log.exception(f"{call.kind}_failed", request_id=call.request_id, tool=call.tool)
+        message = f"The {WORDS[call.kind]} failed unexpectedly. Reference: {call.request_id}"
         return Outcome(failure=Failure("internal", message))
 
 
-async def _through(stage: Stage, proceed: Next, call: Call, tool: Tool, arguments: Any) -> Outcome:
-    return await stage(call, tool, arguments, proceed)
+async def _through(
+    stage: Stage, proceed: Next, call: Call, offer: Offer, arguments: Any
+) -> Outcome:
+    return await stage(call, offer, arguments, proceed)
 
 
-def _timed_out(limit_s: float) -> Outcome:
-    message = f"The tool did not finish within {limit_s:g} seconds."
+def _timed_out(offer: Offer, limit_s: float) -> Outcome:
+    message = f"The {WORDS[offer.kind]} did not finish within {limit_s:g} seconds."
     return Outcome(failure=Failure("timeout", message))
 
 
