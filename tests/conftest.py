@@ -5,11 +5,12 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
+from tests.support.postgres import Postgres
+from tests.support.valkey import Valkey
+
 # A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
 settings.register_profile("gatepost", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gatepost")
-
-pytest.register_assert_rewrite("tests.attacks.site", "tests.support")
 
 NAMED_REQUIREMENTS = pytest.StashKey[frozenset[str]]()
 """Every id in a `requirement` mark of the collected tests, those that are deselected too."""
@@ -41,3 +42,38 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
 def anyio_backend() -> str:
     """asyncio, as in production; the tests never run on another loop."""
     return "asyncio"
+
+
+@pytest.fixture(scope="session")
+def postgres_server() -> Iterator[Postgres]:
+    """One PostgreSQL for the whole run; a test takes a database of it."""
+    server = Postgres()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def postgres(postgres_server: Postgres) -> Iterator[str]:
+    """The URL of an empty PostgreSQL database that is this test's alone."""
+    with postgres_server.database() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def valkey_server() -> Iterator[Valkey]:
+    """One Valkey for the whole run; a test takes a database of it."""
+    server = Valkey()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def valkey(valkey_server: Valkey) -> str:
+    """The URL of an empty Valkey database that is this test's alone."""
+    return valkey_server.url()

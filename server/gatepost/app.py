@@ -122,6 +122,8 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
         records=services.records,
         relay=services.relay,
         page_size=config.mcp.page_size,
+        feed=services.feed,
+        streams=services.streams,
     )
     return Endpoint(
         server,

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from gatepost.mcp.body import Gone, read_body
+from gatepost.intake import Gone
+from gatepost.mcp.body import read_body
 from gatepost.mcp.endpoint import Limits
 from gatepost.mcp.jsonrpc import Refused
 from gatepost.tools.attend import Attended, DeadlinePassed, Stop, Within

@@ -9,12 +9,15 @@ from typing import Any
 
 import msgspec
 
+from gatepost.changes import Feed
 from gatepost.keyring import KeyRing
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, Limits
 from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.server import Server, ServerInfo
 from gatepost.packs import demo
+from gatepost.stores.api import Relay
 from gatepost.stores.memory import MemoryRecords, MemoryRelay
+from gatepost.streams import Streams
 from gatepost.tools.api import Call, CallContext, Offer
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
@@ -119,6 +122,8 @@ class Client:
         workspaces: Workspaces | None = None,
         max_result_bytes: int = 4_000_000,
         page_size: int = 500,
+        relay: Relay | None = None,
+        streams: Streams | None = None,
     ) -> None:
         self.clock = Clock()
         self.caller = a_caller()
@@ -132,7 +137,9 @@ class Client:
         )
         self.keyring = KeyRing.ephemeral()
         self.records = MemoryRecords()
-        self.relay = MemoryRelay()
+        self.relay = relay or MemoryRelay()
+        self.feed = Feed(self.relay)
+        self.streams = streams or Streams(clock=self.clock)
         self.endpoint = Endpoint(
             Server(
                 runner=runner,
@@ -142,6 +149,8 @@ class Client:
                 records=self.records,
                 relay=self.relay,
                 page_size=page_size,
+                feed=self.feed,
+                streams=self.streams,
             ),
             challenge=Challenge(),
             resource=Resource(URL),
@@ -154,7 +163,11 @@ class Client:
         tenant = call.caller.tenant_id
         space = self.workspaces.of(tenant) if self.workspaces else TenantWorkspace(-1, tenant)
         return CallContext(
-            caller=call.caller, request_id=call.request_id, workspace=space, client=call.client
+            caller=call.caller,
+            request_id=call.request_id,
+            workspace=space,
+            client=call.client,
+            changes=self.feed.of(tenant),
         )
 
     async def send(

@@ -38,6 +38,7 @@ class Process:
         *,
         env: Mapping[str, str],
         cwd: Path | None = None,
+        user: str | None = None,
     ) -> None:
         self.command = command
         self._changed = threading.Condition()
@@ -47,6 +48,7 @@ class Process:
             command,
             env=dict(env),
             cwd=cwd,
+            user=user,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.PIPE,

@@ -9,7 +9,7 @@ ALLOWED_METHODS = b"GET, POST, DELETE"
 # Named one by one: "*" never covers Authorization (Fetch standard, CORS-preflight).
 ALLOWED_HEADERS = (
     b"Authorization, DPoP, Content-Type, Accept, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
-    b"Mcp-Session-Id, Last-Event-ID"
+    b"Mcp-Session-Id, Last-Event-ID, Idempotency-Key, X-Octopus-Correlation-Id"
 )
 # Without these a browser client cannot see the challenge that tells it where to sign in.
 EXPOSED_HEADERS = (

@@ -2,14 +2,12 @@
 
 from starlette.types import Receive
 
+from gatepost import intake
+from gatepost.intake import TooLarge
 from gatepost.mcp.exchange import Headers
 from gatepost.mcp.jsonrpc import INVALID_REQUEST, Refused
 
 JSON = b"application/json"
-
-
-class Gone(Exception):
-    """The client hung up before its request was complete."""
 
 
 TOO_SLOW = Refused(
@@ -27,32 +25,11 @@ def check_type(headers: Headers) -> None:
 
 
 async def read_body(receive: Receive, limit: int) -> bytes:
-    """
-    Read the whole body; raises Refused when it is too large, Gone when the rest never comes.
-
-    What declares itself too large never gets here: the edge refuses it unread.
-    """
-    message = await receive()
-    if message["type"] == "http.request" and not message.get("more_body"):
-        body: bytes = message.get("body", b"")
-        if len(body) <= limit:
-            return body
-        raise _too_large(limit)
-    chunks: list[bytes] = []
-    size = 0
-    while message["type"] == "http.request":
-        chunks.append(message.get("body", b""))
-        size += len(chunks[-1])
-        if size > limit:
-            raise _too_large(limit)
-        if not message.get("more_body"):
-            return b"".join(chunks)
-        message = await receive()
-    raise Gone
-
-
-def _too_large(limit: int) -> Refused:
-    return _refused(413, f"The body is larger than {limit} bytes")
+    """Read the whole body; raises Refused when it is too large, Gone when the rest never comes."""
+    try:
+        return await intake.read_body(receive, limit)
+    except TooLarge:
+        raise _refused(413, f"The body is larger than {limit} bytes") from None
 
 
 def _refused(status: int, message: str) -> Refused:

@@ -1,54 +1,15 @@
-"""Requests that their client takes back: by hanging up, or by a notification."""
+"""Requests of sessions that their client takes back by a notification."""
 
-import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from starlette.types import Receive
-
+from gatepost.intake import Stopped
 from gatepost.tools.attend import Attended, Stop
 
 T = TypeVar("T")
 
 Running = dict[tuple[bytes, bytes], Stop]
 """Requests of sessions that run in this process, by session and request id."""
-
-# Most calls are over before anybody could hang up; a task that listens for it costs more than they.
-WATCH_AFTER_S = 0.05
-
-
-class Stopped(Exception):
-    """The client took its request back."""
-
-
-class UntilDisconnect(Attended[T]):
-    """Awaits *work*; Stopped when the client hangs up, which takes the request back (T-11)."""
-
-    __slots__ = ("_receive", "_timer", "_watcher")
-
-    stopped = Stopped
-
-    def __init__(self, receive: Receive, work: Awaitable[T]) -> None:
-        self._work = work.__await__()
-        self._stop = None
-        self._receive = receive
-
-    def begin(self, stop: Stop) -> None:
-        self._watcher: asyncio.Task[None] | None = None
-        self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._watch, stop)
-
-    def end(self) -> None:
-        self._timer.cancel()
-        if self._watcher is not None:
-            self._watcher.cancel()
-
-    def _watch(self, stop: Stop) -> None:
-        self._watcher = asyncio.create_task(self._until_gone(stop))
-
-    async def _until_gone(self, stop: Stop) -> None:
-        while (await self._receive())["type"] != "http.disconnect":
-            pass
-        stop.pull()
 
 
 class UntilCancelled(Attended[T]):

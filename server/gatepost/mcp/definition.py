@@ -6,7 +6,8 @@ from typing import Any
 import msgspec
 
 from gatepost.mcp.era import MODERN
-from gatepost.tools.api import Document, Offer, Prompt, Template, Tool
+from gatepost.tools.api import Offer, Tool
+from gatepost.tools.offer import Document, Prompt, Template
 
 SINCE = {
     "title": "2025-06-18",

@@ -11,9 +11,10 @@ from gatepost.mcp.era import MODERN
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, RESOURCE_NOT_FOUND, Refused
 from gatepost.mcp.project import failed, rate_limited
 from gatepost.mcp.server import Ask, Server
-from gatepost.tools.api import Call, Document, Lister, Template
+from gatepost.tools.api import Call
 from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost.tools.document import Read
+from gatepost.tools.offer import Document, Lister, Template
 from gatepost.tools.registry import Unknown
 from gatepost.tools.template import MOST_CHARACTERS
 from gatepost_authz.errors import AuthError

@@ -6,6 +6,8 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
+from gatepost.intake import NESTING, too_deep
+
 PARSE_ERROR = -32700
 INVALID_REQUEST = -32600
 METHOD_NOT_FOUND = -32601
@@ -14,6 +16,7 @@ INTERNAL_ERROR = -32603
 RESOURCE_NOT_FOUND = -32002
 """Before 2026-07-28 only (J-18)."""
 HEADER_MISMATCH = -32020
+MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
 RATE_LIMITED = -32000
 TENANT_SUSPENDED = -31001
@@ -21,15 +24,11 @@ INSUFFICIENT_SCOPE = -31002
 INSUFFICIENT_AUTHENTICATION = -31003
 DENIED = -31004
 
-NESTING = 64
-SHALLOW = 3
 BATCH_MESSAGES = 50
 ID_BYTES = 1024
 BAD_BATCH = f"A batch holds 1 to {BATCH_MESSAGES} messages"
 
 _PLAIN_ID = re.compile(rb'-?(?:0|[1-9][0-9]*)|"[ !#-\[\]-~]*"')
-_NOT_BRACKETS = bytes(set(range(256)) - set(b"[]{}"))
-_SQUARE = bytes.maketrans(b"{}", b"[]")
 
 _encode = msgspec.json.encode
 
@@ -201,24 +200,8 @@ def _unreadable(raw: Raw | UnsetType) -> Message:
 
 
 def _bound_nesting(body: bytes) -> None:
-    """
-    Refuse well-formed JSON nested deeper than the limit.
-
-    With whole-body operations of `bytes`: a loop over tokens in Python would cost a large body more
-    than all else together, and everybody else waits for it.
-    """
-    # Outside of strings there are no backslashes, and every other piece between quotes is outside.
-    outside = b"".join(body.replace(rb"\\", b"").replace(rb"\"", b"").split(b'"')[::2])
-    brackets = outside.translate(_SQUARE, _NOT_BRACKETS)
-    for _ in range(SHALLOW):
-        # The innermost pairs go: one level less everywhere, and few pieces for the loop below.
-        brackets = brackets.replace(b"[]", b"")
-    level = 0
-    for hill in brackets.split(b"]["):
-        up = len(hill.rstrip(b"]"))
-        if level + up > NESTING - SHALLOW:
-            raise _too_deep()
-        level += 2 * up - len(hill)
+    if too_deep(body):
+        raise _too_deep()
 
 
 def _too_deep() -> Refused:

@@ -8,10 +8,15 @@ import msgspec
 from gatepost.mcp.calling import call_tool
 from gatepost.mcp.completion import complete
 from gatepost.mcp.documents import list_documents, list_templates, read_document
+from gatepost.mcp.exchange import Exchange
+from gatepost.mcp.line import Line
+from gatepost.mcp.params import Params
 from gatepost.mcp.prompts import get_prompt, list_prompts
 from gatepost.mcp.server import Ask, Server
+from gatepost.mcp.subscriptions import LISTEN, listen
 
 Handler = Callable[[Server, Ask], Awaitable[bytes]]
+Opener = Callable[[Server, Exchange, bytes, Params], Awaitable[Line]]
 
 
 async def discover(server: Server, ask: Ask) -> bytes:
@@ -33,13 +38,16 @@ class Method(msgspec.Struct, frozen=True):
     """One method: where it is served, and what a client may learn from its headers."""
 
     name: str
-    handler: Handler
+    handler: Handler | None
+    """None for a method whose answer is a stream that stays open."""
     modern: bool = True
     legacy: bool = True
     needs: str = ""
     """The server capability without which nobody has heard of the method (V-08)."""
     mirrors: Literal["name", "uri", "task_id"] | None = None
     """The member of its parameters, as Params calls it, that `Mcp-Name` repeats."""
+    opener: Opener | None = None
+    """What opens that stream."""
 
 
 METHODS = (
@@ -53,6 +61,7 @@ METHODS = (
     Method("prompts/list", list_prompts, needs="prompts"),
     Method("prompts/get", get_prompt, needs="prompts", mirrors="name"),
     Method("completion/complete", complete, needs="completions"),
+    Method(LISTEN, None, legacy=False, opener=listen),
 )
 INITIALIZE = "initialize"
 """Served by the endpoint itself: its answer carries the session id."""

@@ -2,7 +2,7 @@
 
 from collections.abc import Awaitable
 
-from gatepost.mcp.cancellation import Stopped
+from gatepost.intake import Stopped
 from gatepost.mcp.exchange import Answer, Exchange
 from gatepost.mcp.jsonrpc import (
     INSUFFICIENT_AUTHENTICATION,

@@ -1,18 +1,21 @@
 """What every method answers from, and the request it answers."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import msgspec
 
+from gatepost.changes import Feed
 from gatepost.keyring import KeyRing
 from gatepost.mcp.era import SERVED
 from gatepost.mcp.legacy import Session
 from gatepost.mcp.listing import PAGE_SIZE, TTL_MS, Listing
 from gatepost.mcp.params import SERVER_INFO, Params
 from gatepost.stores.api import Records, Relay
+from gatepost.streams import Streams
 from gatepost.tools.api import Retry
 from gatepost.tools.client import NOBODY, Client
-from gatepost.tools.registry import Registry
+from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
 from gatepost_authz.caller import TenantContext
 
@@ -40,10 +43,23 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     retry: Retry | None = None
 
 
+class Watched(Protocol):
+    """Tasks, as far as a stream of changes needs to know them."""
+
+    async def may_follow(self, caller: TenantContext, task_ids: Sequence[str]) -> list[str]:
+        """Those of the ids that are tasks of this caller."""
+
+    async def shown(self, caller: TenantContext, task_id: str) -> bytes | None:
+        """
+        The members of `notifications/tasks`, as JSON without its braces and without `_meta`; None
+        when it is no task of this caller (any more).
+        """
+
+
 class Server:
     """What the methods answer from; everything that no request changes is encoded once."""
 
-    def __init__(  # the composition root hands over each part by name
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         *,
         runner: Runner,
@@ -52,6 +68,8 @@ class Server:
         keyring: KeyRing,
         records: Records,
         relay: Relay,
+        feed: Feed,
+        streams: Streams,
         page_size: int = PAGE_SIZE,
     ) -> None:
         self.runner = runner
@@ -60,7 +78,10 @@ class Server:
         self.keyring = keyring
         self.records = records
         self.relay = relay
-        self.capabilities = capabilities(registry)
+        self.feed = feed
+        self.streams = streams
+        self.capabilities: dict[str, Any] = capabilities(registry)
+        self.tasks: Watched | None = None
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
         self.listing = Listing(registry, keyring=keyring, tail=self.tail, page_size=page_size)
         shown = {
@@ -84,12 +105,20 @@ class Server:
             shown["serverInfo"]["title"] = self.info.title
         return _encode(shown)
 
+    def may_read(self, caller: TenantContext, uri: str) -> bool:
+        """Whether the caller may read the document of this URI, and so hear that it changed."""
+        try:
+            offer = self.registry.offer("document", uri, caller)
+        except Unknown:
+            return False
+        return offer.scopes <= caller.scopes
+
 
 def capabilities(registry: Registry) -> dict[str, Any]:
     """What is declared in both eras: exactly what has handlers that work (V-08)."""
     declared: dict[str, Any] = {}
     if registry.tools:
-        declared["tools"] = {}
+        declared["tools"] = {"listChanged": True}
     if registry.documents or registry.templates:
         declared["resources"] = {}
     if registry.prompts:

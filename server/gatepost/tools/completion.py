@@ -5,8 +5,9 @@ from typing import Any
 
 import msgspec
 
-from gatepost.tools.api import CallContext, Completer, Outcome, Prompt, Template, ToolFailure
+from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.function import awaited
+from gatepost.tools.offer import Completer, Prompt, Template
 
 Suggest = Callable[[CallContext, str, Mapping[str, str]], Awaitable[Iterable[str]] | Iterable[str]]
 """Takes the context, what is typed so far, and the other arguments; answers what would fit."""

@@ -9,10 +9,11 @@ import msgspec
 import structlog
 from pydantic_core import to_json
 
-from gatepost.tools.api import CallContext, Document, Lister, Outcome, Template, ToolFailure
+from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.completion import Suggest, completer
 from gatepost.tools.content import Contents, Entry, Relevance, Role, check_mime_type
 from gatepost.tools.function import Options, awaited, description_of, settled
+from gatepost.tools.offer import Document, Lister, Template
 from gatepost.tools.schema import texts_of
 from gatepost.tools.template import UriTemplate, is_uri
 

@@ -8,17 +8,16 @@ from gatepost.tools.api import (
     WORDS,
     Annotations,
     CallContext,
-    Document,
     Offer,
     Outcome,
-    Prompt,
-    Template,
+    TaskSupport,
     Tool,
 )
 from gatepost.tools.dialect import validator_of
 from gatepost.tools.document import Resource, ResourceOptions, document
 from gatepost.tools.function import Options as CommonOptions
 from gatepost.tools.function import awaited, description_of, named, settled
+from gatepost.tools.offer import Document, Prompt, Template
 from gatepost.tools.prompt import PromptFunction, prompt
 from gatepost.tools.routing import routed_arguments
 from gatepost.tools.schema import arguments_of, checker
@@ -37,6 +36,18 @@ class Options(CommonOptions, total=False):
     destructive: bool
     idempotent: bool
     open_world: bool
+    task_support: TaskSupport
+    """
+    ``optional``: where the client takes tasks, a call becomes one as it starts; it is answered at
+    once and outlives its connection. ``required``: MCP clients that take none are refused. Default:
+    ``forbidden``.
+    """
+    detaches: bool
+    """
+    The function says itself when it becomes a task, by ``await ctx.detach()``. What it asks before
+    is asked in the answer of the call, which is then repeated from its start (2026-07-28, multi
+    round-trip requests); so effects belong after it.
+    """
 
 
 class Pack:
@@ -170,6 +181,12 @@ class Pack:
         for schema in (made["input_schema"], made["output_schema"]):
             if schema is not None:
                 validator_of(schema)
+        support = options.get("task_support", "forbidden")
+        if support == "forbidden":
+            if options.get("detaches"):
+                raise ValueError(f"{name}: what detaches becomes a task; allow it by task_support")
+        elif not options.get("detaches"):
+            made["invoke"] = _detached(made["invoke"])
         return Tool(
             annotations=Annotations(
                 title=options.get("title"),
@@ -180,6 +197,7 @@ class Pack:
             ),
             routed=routed_arguments(made["input_schema"]),
             **settled("tool", name, self.name, options),
+            task_support=support,
             **made,
         )
 
@@ -189,6 +207,16 @@ class Pack:
             raise ValueError(f"the pack {self.name} has two {word}s named {offer.key}")
         kept[offer.key] = offer
         return offer
+
+
+def _detached(invoke: Invoke) -> Invoke:
+    """The same as a task from its start, where the client takes one."""
+
+    async def detached(ctx: CallContext, arguments: Any) -> Outcome:
+        await ctx.detach()
+        return await invoke(ctx, arguments)
+
+    return detached
 
 
 def _invoke(function: Callable[..., Any], answer: Answer) -> Invoke:

@@ -5,10 +5,11 @@ from typing import Any, Generic, ParamSpec, TypeVar
 
 import msgspec
 
-from gatepost.tools.api import Argument, CallContext, Outcome, Prompt, ToolFailure
+from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.completion import Suggest, completer
 from gatepost.tools.content import Message
 from gatepost.tools.function import Options, awaited, description_of, settled
+from gatepost.tools.offer import Argument, Prompt
 from gatepost.tools.schema import texts_of
 
 P = ParamSpec("P")

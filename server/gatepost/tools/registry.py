@@ -4,18 +4,9 @@ from collections import Counter
 from collections.abc import Iterable, Iterator
 from typing import TypeVar
 
-from gatepost.tools.api import (
-    WORDS,
-    Completer,
-    Document,
-    Kind,
-    Lister,
-    Offer,
-    Prompt,
-    Template,
-    Tool,
-)
+from gatepost.tools.api import WORDS, Kind, Offer, Tool
 from gatepost.tools.function import NAME
+from gatepost.tools.offer import Completer, Document, Lister, Prompt, Template
 from gatepost.tools.template import is_uri
 from gatepost_authz.caller import TenantContext
 

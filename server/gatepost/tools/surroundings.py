@@ -2,6 +2,9 @@
 
 from typing import Literal, Protocol
 
+Listed = Literal["tools", "resources", "prompts"]
+"""The lists that clients read and may be told about."""
+
 
 class Workspace(Protocol):
     """The tenant's own directory, as tools may use it; every path is relative to it."""
@@ -16,7 +19,7 @@ class Workspace(Protocol):
 class Changes(Protocol):
     """Tells the tenant's clients, at every replica, that something they may have read changed."""
 
-    async def listed(self, what: Literal["tools", "resources", "prompts"]) -> None:
+    async def listed(self, what: Listed) -> None:
         """A list looks different now."""
 
     async def updated(self, uri: str) -> None:
@@ -26,7 +29,7 @@ class Changes(Protocol):
 class Unheard:
     """Changes where nobody can watch."""
 
-    async def listed(self, what: Literal["tools", "resources", "prompts"]) -> None:
+    async def listed(self, what: Listed) -> None:
         """Nobody watches."""
 
     async def updated(self, uri: str) -> None:

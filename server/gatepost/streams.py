@@ -1,0 +1,140 @@
+"""The streams that one process holds open: how many, for whom, and how they end."""
+
+import asyncio
+import time
+from collections import Counter, OrderedDict
+from collections.abc import Callable
+from typing import Protocol
+
+from gatepost_authz.caller import TenantContext
+
+BEAT_EVERY_S = 20.0
+"""Well below the minute after which proxies give up on a connection that says nothing."""
+BEATS_A_SECOND = 10
+WOKEN_AT_ONCE = 32
+"""Streams that speak before other requests get their turn: about a millisecond."""
+
+
+class Held(Protocol):
+    """One open stream."""
+
+    caller: TenantContext
+
+    def wake(self) -> None:
+        """There is something to say; called on the event loop, in turn with other streams."""
+
+    def beat(self) -> None:
+        """Show the client that the connection lives; called on the event loop."""
+
+    def end(self) -> None:
+        """Say the last word and close; a second time does nothing."""
+
+
+class TooMany(Exception):
+    """This caller, or this process, holds as many streams as it may."""
+
+
+class Closing(Exception):
+    """The server is about to stop and holds nothing open any more."""
+
+
+class Streams:
+    """
+    Every open stream of this process.
+
+    One timer keeps all of them alive, a few at a time: a timer each would cost more than the
+    streams, and all at once would hold up everybody's requests. At its turn a stream whose
+    caller's token is over ends.
+    """
+
+    def __init__(
+        self,
+        *,
+        most: int = 20_000,
+        most_per_caller: int = 50,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.most = most
+        self.most_per_caller = most_per_caller
+        self._clock = clock
+        self._held: dict[Held, set[Held]] = {}
+        self._of_caller: Counter[tuple[str, str, str, str]] = Counter()
+        self._ring: list[set[Held]] = [set() for _ in range(int(BEAT_EVERY_S * BEATS_A_SECOND))]
+        self._next = 0
+        self._turn = 0
+        self._timer: asyncio.TimerHandle | None = None
+        self._closing = False
+        self._to_wake: OrderedDict[Held, None] = OrderedDict()
+
+    def __len__(self) -> int:
+        return len(self._held)
+
+    def enter(self, stream: Held) -> None:
+        """Hold a stream; raises TooMany or Closing."""
+        if self._closing:
+            raise Closing
+        owner = stream.caller.principal_key
+        if len(self._held) >= self.most or self._of_caller[owner] >= self.most_per_caller:
+            raise TooMany
+        self._of_caller[owner] += 1
+        # In turn, not by the time: clients that came all at once must not be served all at once.
+        self._next = (self._next + 1) % len(self._ring)
+        place = self._held[stream] = self._ring[self._next]
+        place.add(stream)
+        if self._timer is None:
+            self._wait()
+
+    def leave(self, stream: Held) -> None:
+        """Let go of a stream; a second time does nothing."""
+        place = self._held.pop(stream, None)
+        if place is None:
+            return
+        place.discard(stream)
+        self._to_wake.pop(stream, None)
+        owner = stream.caller.principal_key
+        self._of_caller[owner] -= 1
+        if not self._of_caller[owner]:
+            del self._of_caller[owner]
+        if not self._held and self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+
+    def wake(self, stream: Held) -> None:
+        """Wake a stream soon: one change may be news to ten thousand, and calls go on meanwhile."""
+        if not self._to_wake:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+        self._to_wake[stream] = None
+
+    def end(self, which: Callable[[TenantContext], bool]) -> None:
+        """End the streams of these callers."""
+        for stream in tuple(self._held):
+            if which(stream.caller):
+                stream.end()
+
+    def close(self) -> None:
+        """End all of them and hold no more: a stop must not wait for who only listens."""
+        self._closing = True
+        self.end(lambda caller: True)
+
+    def is_over(self, caller: TenantContext) -> bool:
+        """Whether the caller's token is no longer good."""
+        return caller.expires_at <= self._clock()
+
+    def _wake_some(self) -> None:
+        for _ in range(min(len(self._to_wake), WOKEN_AT_ONCE)):
+            self._to_wake.popitem(last=False)[0].wake()
+        if self._to_wake:
+            asyncio.get_running_loop().call_soon(self._wake_some)
+
+    def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(1 / BEATS_A_SECOND, self._beat)
+
+    def _beat(self) -> None:
+        self._turn = (self._turn + 1) % len(self._ring)
+        for stream in tuple(self._ring[self._turn]):
+            if self.is_over(stream.caller):
+                stream.end()
+            else:
+                stream.beat()
+        self._wait()

