@@ -13,6 +13,7 @@ from gatepost.mcp.line import Line
 from gatepost.mcp.params import Params
 from gatepost.mcp.prompts import get_prompt, list_prompts
 from gatepost.mcp.server import Ask, Server
+from gatepost.mcp.skills import SKILLS, get_skill, list_skills, read_folder
 from gatepost.mcp.subscriptions import LISTEN, listen
 
 Handler = Callable[[Server, Ask], Awaitable[bytes]]
@@ -61,6 +62,9 @@ METHODS = (
     Method("prompts/list", list_prompts, needs="prompts"),
     Method("prompts/get", get_prompt, needs="prompts", mirrors="name"),
     Method("completion/complete", complete, needs="completions"),
+    Method("skills/list", list_skills, legacy=False, needs=SKILLS),
+    Method("skills/get", get_skill, legacy=False, needs=SKILLS),
+    Method("resources/directory/read", read_folder, legacy=False, needs=SKILLS),
     Method(LISTEN, None, legacy=False, opener=listen),
 )
 INITIALIZE = "initialize"
@@ -69,9 +73,10 @@ INITIALIZE = "initialize"
 
 def served(capabilities: Mapping[str, Any], *, modern: bool) -> dict[str, Method]:
     """The methods of one era that a server with these capabilities has, by name."""
+    has = {*capabilities, *capabilities.get("extensions", ())}
     return {
         method.name: method
         for method in METHODS
         if (method.modern if modern else method.legacy)
-        and (not method.needs or method.needs in capabilities)
+        and (not method.needs or method.needs in has)
     }

@@ -10,7 +10,13 @@ from gatepost.keyring import KeyRing
 from gatepost.mcp.era import SERVED
 from gatepost.mcp.legacy import Session
 from gatepost.mcp.listing import PAGE_SIZE, TTL_MS, Listing
-from gatepost.mcp.params import SERVER_INFO, Params
+from gatepost.mcp.params import (
+    CLIENT_CREDENTIALS,
+    ENTERPRISE_MANAGED,
+    SERVER_INFO,
+    SKILLS,
+    Params,
+)
 from gatepost.stores.api import Records, Relay
 from gatepost.streams import Streams
 from gatepost.tools.api import Retry
@@ -81,13 +87,14 @@ class Server:
         self.feed = feed
         self.streams = streams
         self.capabilities: dict[str, Any] = capabilities(registry)
+        self.modern_capabilities = self.capabilities | extensions(registry)
         self.tasks: Watched | None = None
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
         self.listing = Listing(registry, keyring=keyring, tail=self.tail, page_size=page_size)
         shown = {
             "resultType": "complete",
             "supportedVersions": SERVED,
-            "capabilities": self.capabilities,
+            "capabilities": self.modern_capabilities,
             "ttlMs": TTL_MS,
             "cacheScope": "private",
             "_meta": {SERVER_INFO: info},
@@ -126,3 +133,12 @@ def capabilities(registry: Registry) -> dict[str, Any]:
     if registry.completes:
         declared["completions"] = {}
     return declared
+
+
+def extensions(registry: Registry) -> dict[str, Any]:
+    """What the newest revision negotiates beside its core (X-01)."""
+    # Tokens of machines and those from an enterprise's own grant are checked like any other.
+    declared: dict[str, Any] = {CLIENT_CREDENTIALS: {}, ENTERPRISE_MANAGED: {}}
+    if registry.skills:
+        declared[SKILLS] = {"directoryRead": True}
+    return {"extensions": declared}
