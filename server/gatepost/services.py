@@ -161,6 +161,7 @@ class Services:
             workspace=self.workspaces.of(call.caller.tenant_id),
             client=call.client,
             changes=self.feed.of(call.caller.tenant_id),
+            correlation=call.correlation,
         )
 
     def warm(self) -> None:
