@@ -122,6 +122,7 @@ class Client:
         workspaces: Workspaces | None = None,
         max_result_bytes: int = 4_000_000,
         page_size: int = 500,
+        keyring: KeyRing | None = None,
         relay: Relay | None = None,
         streams: Streams | None = None,
     ) -> None:
@@ -135,23 +136,24 @@ class Client:
             max_result_bytes=max_result_bytes,
             clock=self.clock,
         )
-        self.keyring = KeyRing.ephemeral()
+        self.keyring = keyring or KeyRing.ephemeral()
         self.records = MemoryRecords()
         self.relay = relay or MemoryRelay()
         self.feed = Feed(self.relay)
         self.streams = streams or Streams(clock=self.clock)
+        self.server = Server(
+            runner=runner,
+            registry=self.registry,
+            info=ServerInfo("gatepost", "1.0"),
+            keyring=self.keyring,
+            records=self.records,
+            relay=self.relay,
+            page_size=page_size,
+            feed=self.feed,
+            streams=self.streams,
+        )
         self.endpoint = Endpoint(
-            Server(
-                runner=runner,
-                registry=self.registry,
-                info=ServerInfo("gatepost", "1.0"),
-                keyring=self.keyring,
-                records=self.records,
-                relay=self.relay,
-                page_size=page_size,
-                feed=self.feed,
-                streams=self.streams,
-            ),
+            self.server,
             challenge=Challenge(),
             resource=Resource(URL),
             sessions=Sessions(Ring(), clock=self.clock),
