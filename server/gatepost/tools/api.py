@@ -255,6 +255,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     routed: tuple[Routed, ...] = ()
     task_support: TaskSupport = "forbidden"
     """Whether a call may, or for MCP clients must, become a task."""
+    read_only_form: Callable[[Any], bool] | None = None
+    """Whether a call with these checked arguments only reads, where that depends on them."""
 
 
 class Retry(msgspec.Struct, frozen=True):
