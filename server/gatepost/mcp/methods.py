@@ -6,9 +6,12 @@ from typing import Any, Literal
 import msgspec
 
 from gatepost.mcp.calling import call_tool
+from gatepost.mcp.completion import complete
+from gatepost.mcp.documents import list_documents, list_templates, read_document
 from gatepost.mcp.exchange import Exchange
 from gatepost.mcp.line import Line
 from gatepost.mcp.params import Params
+from gatepost.mcp.prompts import get_prompt, list_prompts
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.subscriptions import LISTEN, listen
 
@@ -28,7 +31,7 @@ async def ping(server: Server, ask: Ask) -> bytes:
 
 async def list_tools(server: Server, ask: Ask) -> bytes:
     """`tools/list`."""
-    return server.listing.tools(ask.caller, ask.params, ask.revision)
+    return server.listing.page("tools", ask.caller, ask.params, ask.revision)
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -52,6 +55,12 @@ METHODS = (
     Method("ping", ping, modern=False),
     Method("tools/list", list_tools, needs="tools"),
     Method("tools/call", call_tool, needs="tools", mirrors="name"),
+    Method("resources/list", list_documents, needs="resources"),
+    Method("resources/templates/list", list_templates, needs="resources"),
+    Method("resources/read", read_document, needs="resources", mirrors="uri"),
+    Method("prompts/list", list_prompts, needs="prompts"),
+    Method("prompts/get", get_prompt, needs="prompts", mirrors="name"),
+    Method("completion/complete", complete, needs="completions"),
     Method(LISTEN, None, legacy=False, opener=listen),
 )
 INITIALIZE = "initialize"
