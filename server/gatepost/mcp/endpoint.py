@@ -29,6 +29,7 @@ from gatepost.mcp.server import Server
 from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_HEADER, Handshake
 from gatepost.mcp.stateless import Stateless
 from gatepost.scope import FOLDED, REQUEST_ID, WHOLE_BODY
+from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.retry import CORRELATION, IDEMPOTENCY
 from gatepost_authz.challenge import Challenge
@@ -98,6 +99,8 @@ class Endpoint:
             answer = self._modern.refused(None, refusal)
         except DeadlinePassed:
             answer = self._modern.refused(None, TOO_SLOW)
+        except StoreUnavailable as outage:
+            answer = self._modern.unavailable(scope.get(REQUEST_ID, ""), None, outage)
         except Gone:
             return
         if answer is None:
@@ -149,7 +152,11 @@ class Endpoint:
         params, problem = read_params(message.params)
         if message.id is None:
             return self._notification(exchange, message, params)
-        return await self._request(exchange, message, message.id, params, problem)
+        try:
+            return await self._request(exchange, message, message.id, params, problem)
+        except StoreUnavailable as outage:
+            # Before the request's own work began: while its session was looked for.
+            return self._modern.unavailable(exchange.request_id, message.id, outage)
 
     async def _request(
         self,
