@@ -12,16 +12,18 @@ from gatepost.changes import Feed
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.edge.flood import Flood
+from gatepost.guard.limits import Limits
 from gatepost.keyring import KeyRing
 from gatepost.revocation import known_tenants, losers
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
+from gatepost.stores.bucket import Buckets
 from gatepost.stores.memory import MemoryRecords, MemoryRelay
 from gatepost.streams import Streams
 from gatepost.telemetry.access import AccessLog
 from gatepost.tools.api import Call, CallContext, Tool
 from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
+from gatepost.tools.runner import Runner, Stage
 from gatepost.tools.surroundings import Listed
 from gatepost.workspace import Workspaces
 from gatepost_authz.config import TENANT
@@ -76,6 +78,7 @@ class Services:
         self.decisions = Decisions()
         self.keyring = keyring
         self.workspaces = Workspaces(Path(config.workspace.root))
+        self.buckets = Buckets()
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(config.log.format, enabled=config.log.level in {"debug", "info"})
         self._introspectors: list[Introspectors] = []
@@ -104,6 +107,7 @@ class Services:
         runner = Runner(
             registry,
             context_for=self.context_for,
+            stages=self._stages(config),
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
         )
@@ -114,6 +118,21 @@ class Services:
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
         self.tenants_apart = TENANT in config.resource
+
+    def _stages(self, config: Config) -> list[Stage]:
+        """What happens around a call, outermost first."""
+        stages: list[Stage] = []
+        rate = config.limits.requests_per_second
+        if rate:
+            stages.append(
+                Limits(
+                    self.relay,
+                    rate=rate,
+                    burst=config.limits.burst,
+                    spend_here=self.buckets.spend,
+                )
+            )
+        return stages
 
     def _tell_streams(self, before: Config, after: Config, registry: Registry) -> None:
         """Whoever is connected hears of the lists that change, or loses its stream with its due."""
@@ -142,6 +161,7 @@ class Services:
             workspace=self.workspaces.of(call.caller.tenant_id),
             client=call.client,
             changes=self.feed.of(call.caller.tenant_id),
+            correlation=call.correlation,
         )
 
     def warm(self) -> None:

@@ -30,6 +30,7 @@ from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_
 from gatepost.mcp.stateless import Stateless
 from gatepost.scope import FOLDED, REQUEST_ID, WHOLE_BODY
 from gatepost.tools.attend import DeadlinePassed, Within
+from gatepost.tools.retry import CORRELATION, IDEMPOTENCY
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
 from gatepost_authz.middleware import CALLER
@@ -51,6 +52,7 @@ LEGACY_REFUSALS = {
     Ruling.NO_RESPONSE: NOT_ASKED,
 }
 DOUBLED = Refused(HEADER_MISMATCH, "A routing header is sent twice", legacy_status=400)
+DECIDING = (b"mcp-", b"content-", IDEMPOTENCY, CORRELATION)
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -246,4 +248,4 @@ def _version(headers: Headers) -> str | None:
 
 def _doubled(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     counted = Counter(name for name, _ in headers)
-    return any(n > 1 and name.startswith((b"mcp-", b"content-")) for name, n in counted.items())
+    return any(n > 1 and name.startswith(DECIDING) for name, n in counted.items())

@@ -3,6 +3,7 @@
 from msgspec import UNSET
 
 from gatepost.intake import Stopped
+from gatepost.mcp.calling import retry_key
 from gatepost.mcp.cancellation import Running, UntilCancelled
 from gatepost.mcp.era import BATCHING
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange
@@ -87,7 +88,9 @@ class Handshake:
             raise problem
         meta = NO_META if params.meta is UNSET else params.meta
         client = Audience(stream, capabilities={}, token=progress_token(meta), level=None)
-        ask = Ask(exchange.caller, exchange.request_id, session.version, params, client, session)
+        retry = retry_key(exchange.headers, params)
+        caller, version = exchange.caller, session.version
+        ask = Ask(caller, exchange.request_id, version, params, client, session, retry)
         key = (session.nonce, identity)
         return await UntilCancelled(self._running, key, method.handler(self._server, ask))
 

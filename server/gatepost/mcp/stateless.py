@@ -4,7 +4,7 @@ from msgspec import UNSET
 
 from gatepost.intake import UntilDisconnect
 from gatepost.mcp import modern
-from gatepost.mcp.calling import tool_arguments, tool_name, unknown_tool
+from gatepost.mcp.calling import retry_key, tool_arguments, tool_name, unknown_tool
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.exchange import Answer, Exchange
 from gatepost.mcp.interaction import Audience, progress_token
@@ -42,12 +42,13 @@ class Stateless:
         """
         try:
             method = self._check(exchange, message, params, problem)
+            retry = retry_key(exchange.headers, params)
         except Refused as refusal:
             return self._replies.refused(identity, refusal)
         if method.handler is None:
             return await self._open(exchange, identity, params, method)
         stream, client = self._client(exchange, params)
-        ask = Ask(exchange.caller, exchange.request_id, MODERN, params, client)
+        ask = Ask(exchange.caller, exchange.request_id, MODERN, params, client, None, retry)
         work = UntilDisconnect(exchange.receive, method.handler(self._server, ask))
         return await self._replies.to(exchange, identity, stream, work)
 
