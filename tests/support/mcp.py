@@ -140,7 +140,7 @@ class Client:
         self.records = MemoryRecords()
         self.relay = relay or MemoryRelay()
         self.feed = Feed(self.relay)
-        self.streams = streams or Streams(clock=self.clock)
+        self.streams = Streams(clock=self.clock) if streams is None else streams
         self.server = Server(
             runner=runner,
             registry=self.registry,
