@@ -11,8 +11,9 @@ from gatepost.changes import Feed
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.edge.flood import Flood
+from gatepost.guard.once import Once, Runs
 from gatepost.keyring import KeyRing
-from gatepost.settings import Config
+from gatepost.settings import Config, ToolsSettings
 from gatepost.stores.api import Records, Relay
 from gatepost.stores.memory import MemoryRecords, MemoryRelay
 from gatepost.streams import Streams
@@ -60,6 +61,7 @@ class Services:
     ) -> None:
         self.records = records
         self.relay = relay
+        self.runs = Runs(records, relay)
         self.feed = Feed(relay)
         self.streams = Streams()
         self.fetcher = Fetcher(development=config.development, network=config.network)
@@ -94,6 +96,7 @@ class Services:
         runner = Runner(
             registry,
             context_for=self.context_for,
+            stages=(self._once(config.tools),),
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
         )
@@ -111,6 +114,11 @@ class Services:
         # Questions that a reload has overtaken are still answered; all end with the process.
         self._introspectors.append(introspectors)
         return introspectors
+
+    def _once(self, settings: ToolsSettings) -> Once:
+        return Once(
+            self.runs, timeout_s=settings.timeout_s, max_result_bytes=settings.max_result_bytes
+        )
 
     def context_for(self, call: Call) -> CallContext:
         """What a tool gets to see of a call."""
@@ -141,6 +149,7 @@ class Services:
 
     async def aclose(self) -> None:
         """Close what was opened, the log last, so that it has the last requests."""
+        await self.runs.aclose()  # first: what still runs uses the rest
         for introspectors in self._introspectors:
             await introspectors.aclose()
         await self.keys.aclose()
