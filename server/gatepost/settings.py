@@ -101,8 +101,12 @@ class ToolsSettings(Settings, frozen=True, kw_only=True):
 
 
 class LimitsSettings(Settings, frozen=True, kw_only=True):
-    """What a request may weigh, and how often a peer may fail."""
+    """How often a caller may call, what a request may weigh, and how often a peer may fail."""
 
+    requests_per_second: float = 10.0
+    """Calls a second that one caller may keep up, tools, resources and prompts together; 0: any."""
+    burst: int = 20
+    """Calls that a caller may make at once after a pause."""
     failures_per_second: float = 20.0
     """Failed authentications per peer address before it has to wait; 0 turns this off."""
     max_body_bytes: int = 4_000_000
@@ -113,6 +117,10 @@ class LimitsSettings(Settings, frozen=True, kw_only=True):
     """Seconds from the connection, or an answer, until a request's headers are complete."""
     body_timeout_s: float = 30.0
     """Seconds until a request's body is complete."""
+    listen_streams: int = 20_000
+    """Streams of changes that one process holds open; beyond it, listening is refused."""
+    listen_streams_per_caller: int = 50
+    """Streams of changes that one caller may hold open at one process."""
 
 
 class LogSettings(Settings, frozen=True, kw_only=True):

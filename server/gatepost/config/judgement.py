@@ -230,16 +230,20 @@ def _numbers(config: Config) -> Iterator[Problem]:
     positive = {
         "tools.timeout_s": tools.timeout_s,
         "tools.max_result_bytes": tools.max_result_bytes,
+        "limits.burst": limits.burst,
         "limits.max_body_bytes": limits.max_body_bytes,
         "limits.max_header_bytes": limits.max_header_bytes,
         "limits.header_timeout_s": limits.header_timeout_s,
         "limits.body_timeout_s": limits.body_timeout_s,
+        "limits.listen_streams": limits.listen_streams,
+        "limits.listen_streams_per_caller": limits.listen_streams_per_caller,
     }
     for setting, number in positive.items():
         if number <= 0:
             yield Problem("config.E016", f"`{setting}` must be more than 0", setting=setting)
     not_negative = {
         "limits.failures_per_second": limits.failures_per_second,
+        "limits.requests_per_second": limits.requests_per_second,
         "listen.drain_s": config.listen.drain_s,
     }
     for setting, number in not_negative.items():

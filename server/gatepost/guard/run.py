@@ -237,7 +237,11 @@ class Run:
 
         async def invoked(ctx: CallContext, arguments: Any) -> Outcome:
             self._invoked = True
-            return await invoke(ctx, arguments)
+            try:
+                return await invoke(ctx, arguments)
+            except SystemExit as wish:
+                # Out of a task it would end the loop, and with it the server.
+                raise RuntimeError("the tool asked the process to exit") from wish
 
         tool = msgspec.structs.replace(work.tool, invoke=invoked)
         return await work.proceed(work.call, tool, work.arguments)

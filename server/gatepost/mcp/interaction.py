@@ -10,22 +10,13 @@ from gatepost.mcp.jsonrpc import read_id
 from gatepost.mcp.params import Meta
 from gatepost.mcp.stream import Stream
 from gatepost.tools.client import (
+    LEVELS,
     Capabilities,
+    Clock,
     InputRequest,
     LogLevel,
     MissingCapability,
     required_by,
-)
-
-LEVELS: tuple[LogLevel, ...] = (
-    "debug",
-    "info",
-    "notice",
-    "warning",
-    "error",
-    "critical",
-    "alert",
-    "emergency",
 )
 
 
@@ -45,6 +36,9 @@ class Audience:
         self._token = token
         self._least = len(LEVELS) if level is None else LEVELS.index(level)
         self._reported = -math.inf
+
+    def timed(self, clock: Clock) -> None:
+        """Nobody is waited for."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Send `notifications/progress`; a report that does not grow is dropped (PR-01)."""
@@ -77,6 +71,9 @@ class Audience:
 
     async def pause(self, retry_after_s: float) -> None:
         """This stream cannot be resumed."""
+
+    async def detach(self) -> None:
+        """The call stays with its request."""
 
 
 def progress_token(meta: Meta) -> Raw | None:

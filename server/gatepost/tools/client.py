@@ -1,11 +1,14 @@
 """The agent's side of a call: what it can do, what it is told, and what it may be asked."""
 
 from collections.abc import Mapping
-from typing import Any, Literal, Protocol
+from contextlib import AbstractContextManager
+from typing import Any, Literal, Protocol, get_args
 
 import msgspec
 
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
+"""From the least urgent to the most."""
 Capabilities = Mapping[str, Any]
 """A ClientCapabilities object of the schema, as the client declared it."""
 
@@ -56,10 +59,22 @@ class InputNeeded(BaseException):
         self.requests = requests
 
 
+class Clock(Protocol):
+    """Counts the time that a tool may take."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Stop it for the time of a block, in which a person decides."""
+
+
 class Client(Protocol):
     """Made by the protocol that brings a call; one object per call."""
 
-    capabilities: Capabilities
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the client declared."""
+
+    def timed(self, clock: Clock) -> None:
+        """The clock that runs for this call; what waits for a person holds it meanwhile."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Tell how far the work is, if the client asked to know."""
@@ -80,11 +95,22 @@ class Client(Protocol):
     async def pause(self, retry_after_s: float) -> None:
         """Let go of the connection; the client comes back for the rest where it can."""
 
+    async def detach(self) -> None:
+        """
+        Let go of the request: its answer is a task, which goes on without it.
+
+        Returns once the task is durable, and at once where the call cannot become one or is one
+        already. Does not return when the task is refused; the call is cancelled then.
+        """
+
 
 class Nobody:
     """The client of a protocol that can be told and asked nothing."""
 
     capabilities: Capabilities = {}
+
+    def timed(self, clock: Clock) -> None:
+        """Nobody waits for a person."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Nobody listens."""
@@ -101,8 +127,14 @@ class Nobody:
     async def pause(self, retry_after_s: float) -> None:
         """There is nothing to come back to."""
 
+    async def detach(self) -> None:
+        """The call goes on as it is."""
+
 
 NOBODY = Nobody()
+
+FORMS: Capabilities = {"form": {}}
+"""What an elicitation capability without parts stands for."""
 
 
 def required_by(requests: Mapping[str, InputRequest]) -> Capabilities:
@@ -111,10 +143,12 @@ def required_by(requests: Mapping[str, InputRequest]) -> Capabilities:
     for request in requests.values():
         feature, _, _ = request.method.partition("/")
         parts = required.setdefault(feature, {})
-        if request.method == "elicitation/create" and request.params.get("mode") == "url":
-            parts["url"] = {}
+        if request.method == "elicitation/create":
+            parts[request.params.get("mode", "form")] = {}
         if request.method == "sampling/createMessage" and request.params.get("tools"):
             parts["tools"] = {}
+    if required.get("elicitation") == FORMS:
+        required["elicitation"] = {}
     return required
 
 
@@ -130,8 +164,8 @@ def lacking(declared: Capabilities, required: Capabilities) -> Capabilities:
         if not isinstance(offered, Mapping):
             missing[feature] = parts
             continue
-        if feature == "elicitation" and not parts and offered and "form" not in offered:
-            missing[feature] = {"form": {}}
+        if feature == "elicitation":
+            parts, offered = parts or FORMS, offered or FORMS
         absent = [part for part in parts if part not in offered]
         if absent:
             missing[feature] = {part: {} for part in absent}

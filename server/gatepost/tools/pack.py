@@ -7,7 +7,7 @@ from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
 from typing import Any, TypedDict, TypeVar, Unpack
 
 from gatepost.tools.answer import Answer, returned_by
-from gatepost.tools.api import Annotations, CallContext, Outcome, Tool
+from gatepost.tools.api import Annotations, CallContext, Outcome, TaskSupport, Tool
 from gatepost.tools.routing import routed_arguments
 from gatepost.tools.schema import arguments_of, checker
 from gatepost_authz.challenge import words
@@ -36,6 +36,18 @@ class Options(TypedDict, total=False):
     """Sign-ins that are strong enough (RFC 9470)."""
     max_age_s: int
     """Seconds since the sign-in, at most (RFC 9470)."""
+    task_support: TaskSupport
+    """
+    ``optional``: where the client takes tasks, a call becomes one as it starts; it is answered at
+    once and outlives its connection. ``required``: MCP clients that take none are refused. Default:
+    ``forbidden``.
+    """
+    detaches: bool
+    """
+    The function says itself when it becomes a task, by ``await ctx.detach()``. What it asks before
+    is asked in the answer of the call, which is then repeated from its start (2026-07-28, multi
+    round-trip requests); so effects belong after it.
+    """
     read_only_form: Callable[[Any], bool]
     """
     For a tool that reads or writes depending on what it is asked (`git status`, GET): tells from
@@ -109,6 +121,12 @@ class Pack:
         )
 
     def _described(self, options: Options, *, name: str, **made: Any) -> Tool:
+        support = options.get("task_support", "forbidden")
+        if support == "forbidden":
+            if options.get("detaches"):
+                raise ValueError(f"{name}: what detaches becomes a task; allow it by task_support")
+        elif not options.get("detaches"):
+            made["invoke"] = _detached(made["invoke"])
         return Tool(
             name=_named("tool", name),
             title=options.get("title"),
@@ -125,6 +143,7 @@ class Pack:
             timeout_s=options.get("timeout_s"),
             pack=self.name,
             routed=routed_arguments(made["input_schema"]),
+            task_support=support,
             read_only_form=options.get("read_only_form"),
             **made,
         )
@@ -148,6 +167,16 @@ def _words(tool: str, option: str, values: Iterable[str]) -> tuple[str, ...]:
         raise TypeError(f"{tool}: {option} is a collection of texts, not a text")
     words(values)
     return tuple(values)
+
+
+def _detached(invoke: Invoke) -> Invoke:
+    """The same as a task from its start, where the client takes one."""
+
+    async def detached(ctx: CallContext, arguments: Any) -> Outcome:
+        await ctx.detach()
+        return await invoke(ctx, arguments)
+
+    return detached
 
 
 def _invoke(function: Callable[..., Any], answer: Answer) -> Invoke:

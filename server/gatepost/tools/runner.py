@@ -1,6 +1,7 @@
 """The steps of a call, the same for every protocol that brings one."""
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -9,8 +10,8 @@ from typing import Any, Protocol
 import structlog
 
 from gatepost.tools.api import Call, CallContext, Failure, Outcome, Tool, ToolFailure
-from gatepost.tools.attend import DeadlinePassed, Within
-from gatepost.tools.client import MissingCapability, ProtocolError
+from gatepost.tools.attend import DeadlinePassed, Patient, Within
+from gatepost.tools.client import NOBODY, MissingCapability, ProtocolError
 from gatepost.tools.fit import fit
 from gatepost.tools.registry import Registry
 from gatepost_authz.errors import AuthError
@@ -33,6 +34,14 @@ class WhileAllowed(Within[Outcome]):
     __slots__ = ()
 
     stopped = TokenOver
+
+
+class Attentive(Patient[Outcome]):
+    """Awaits a tool that may ask somebody; its clock stops meanwhile, the token's does not."""
+
+    __slots__ = ()
+
+    late = TokenOver
 
 
 class Stage(Protocol):
@@ -110,7 +119,13 @@ class Runner:
         # Whoever lost the right to call must not keep what is said on an open stream; a token
         # within its leeway counts as good until now.
         allowed = max(call.caller.expires_at - self.clock(), 0.0) + self.grace_s
-        return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)
+        if call.client is NOBODY:
+            if limit <= allowed or call.lasting:
+                return Within(limit, work)
+            return WhileAllowed(allowed, work)
+        attentive = Attentive(limit, math.inf if call.lasting else allowed, work)
+        call.client.timed(attentive)
+        return attentive
 
 
 def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
@@ -125,7 +140,13 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     if isinstance(error, DeadlinePassed):
         message = f"The tool did not finish within {limit_s:g} seconds."
         return Outcome(failure=Failure("timeout", message))
-    log.error("tool_failed", request_id=call.request_id, tool=call.tool, exc_info=error)
+    log.error(
+        "tool_failed",
+        request_id=call.request_id,
+        tool=call.tool,
+        correlation=call.correlation,
+        exc_info=error,
+    )
     message = f"The tool failed unexpectedly. Reference: {call.request_id}"
     return Outcome(failure=Failure("internal", message))
 
