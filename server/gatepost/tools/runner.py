@@ -9,6 +9,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import Call, CallContext, Failure, Outcome, Tool, ToolFailure
 from gatepost.tools.attend import DeadlinePassed, Patient, Within
 from gatepost.tools.client import NOBODY, MissingCapability, ProtocolError
@@ -94,8 +95,8 @@ class Runner:
         Do what *call* asks, or say in its Outcome why not.
 
         Raises UnknownTool, InsufficientScope or InsufficientAuthentication where more permissions
-        or a new sign-in would help, MissingCapability, ProtocolError and InputNeeded; these are
-        for the protocol to answer.
+        or a new sign-in would help, MissingCapability, ProtocolError, InputNeeded and
+        StoreUnavailable; these are for the protocol to answer.
         """
         tool = self.registry.find(call.caller, call.tool)
         call.caller.require(tool.scopes)
@@ -132,7 +133,7 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     """What a call answers that ended with *error*; raises it when the protocol has to answer."""
     if isinstance(error, ToolFailure):
         return Outcome(failure=error.failure)
-    if isinstance(error, AuthError | MissingCapability | ProtocolError):
+    if isinstance(error, AuthError | MissingCapability | ProtocolError | StoreUnavailable):
         raise error
     if isinstance(error, TokenOver):
         message = "The access token expired while the tool ran. Call again with a fresh one."
