@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from gatepost.changes import Feed
+from gatepost.guard.once import Once, Runs
 from gatepost.keyring import KeyRing
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, Limits
 from gatepost.mcp.legacy import Sessions
@@ -130,15 +131,17 @@ class Client:
         self.caller = a_caller()
         self.workspaces = workspaces
         self.registry = Registry([*tools] or demo.pack.tools.values(), obtainable=obtainable)
-        runner = Runner(
-            self.registry,
-            context_for=self._context,
-            max_result_bytes=max_result_bytes,
-            clock=self.clock,
-        )
         self.keyring = keyring or KeyRing.ephemeral()
         self.records = MemoryRecords()
         self.relay = relay or MemoryRelay()
+        runs = Runs(self.records, self.relay, clock=self.clock)
+        runner = Runner(
+            self.registry,
+            context_for=self._context,
+            stages=(Once(runs, timeout_s=30.0, max_result_bytes=max_result_bytes),),
+            max_result_bytes=max_result_bytes,
+            clock=self.clock,
+        )
         self.feed = Feed(self.relay)
         self.streams = Streams(clock=self.clock) if streams is None else streams
         self.server = Server(
