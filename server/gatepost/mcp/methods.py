@@ -6,6 +6,7 @@ from typing import Any, Literal
 import msgspec
 
 from gatepost.mcp.calling import call_tool
+from gatepost.mcp.level import set_level
 from gatepost.mcp.server import Ask, Server
 
 Handler = Callable[[Server, Ask], Awaitable[bytes]]
@@ -42,6 +43,7 @@ class Method(msgspec.Struct, frozen=True):
 METHODS = (
     Method("server/discover", discover, legacy=False),
     Method("ping", ping, modern=False),
+    Method("logging/setLevel", set_level, modern=False, needs="logging"),
     Method("tools/list", list_tools, needs="tools"),
     Method("tools/call", call_tool, needs="tools", mirrors="name"),
 )
