@@ -15,7 +15,7 @@ from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, Limits
 from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.server import Server, ServerInfo
 from gatepost.packs import demo
-from gatepost.stores.api import Relay
+from gatepost.stores.api import Records, Relay
 from gatepost.stores.memory import MemoryRecords, MemoryRelay
 from gatepost.streams import Streams
 from gatepost.tools.api import Call, CallContext, Tool
@@ -103,10 +103,18 @@ class Response(msgspec.Struct):
     def events(self) -> list[Any]:
         """The messages of an event stream, in order; each is one `data:` line."""
         assert self.headers["content-type"] == "text/event-stream"
-        frames = [frame for frame in self.body.split(b"\n\n") if frame and frame[:1] != b":"]
-        lines = [frame.split(b"\n") for frame in frames]
-        assert all(line[0] == b"event: message" and len(line) == 2 for line in lines)
-        return [json.loads(line[1].removeprefix(b"data: ")) for line in lines]
+        blocks = [block_of(block) for block in self.body.split(b"\n\n")]
+        return [json.loads(block["data"]) for block in blocks if block.get("event") == "message"]
+
+
+def block_of(block: bytes) -> dict[str, str]:
+    """The fields of one block of an event stream, each of which stands there once."""
+    lines = [
+        line.partition(": ") for line in block.decode().split("\n") if line[:1] not in ("", ":")
+    ]
+    fields = {name: value for name, _, value in lines}
+    assert len(fields) == len(lines), block
+    return fields
 
 
 class Client:
@@ -122,6 +130,8 @@ class Client:
         workspaces: Workspaces | None = None,
         max_result_bytes: int = 4_000_000,
         relay: Relay | None = None,
+        records: Records | None = None,
+        keyring: KeyRing | None = None,
         streams: Streams | None = None,
     ) -> None:
         self.clock = Clock()
@@ -134,8 +144,8 @@ class Client:
             max_result_bytes=max_result_bytes,
             clock=self.clock,
         )
-        self.keyring = KeyRing.ephemeral()
-        self.records = MemoryRecords()
+        self.keyring = keyring or KeyRing.ephemeral()
+        self.records = records or MemoryRecords()
         self.relay = relay or MemoryRelay()
         self.feed = Feed(self.relay)
         self.streams = streams or Streams(clock=self.clock)

@@ -5,7 +5,7 @@ from collections.abc import Awaitable
 from typing import TypeVar
 
 from gatepost.intake import WATCH_AFTER_S, Stopped
-from gatepost.mcp.line import Line
+from gatepost.mcp.ear import Ear
 from gatepost.tools.attend import Attended, Stop
 
 T = TypeVar("T")
@@ -21,22 +21,22 @@ class UntilCancelled(Attended[T]):
     A dropped connection is no cancellation in the revisions that have sessions (S-08).
     """
 
-    __slots__ = ("_key", "_line", "_own", "_running", "_timer")
+    __slots__ = ("_ear", "_key", "_own", "_running", "_timer")
 
     stopped = Stopped
 
-    def __init__(self, running: Running, line: Line, work: Awaitable[T]) -> None:
+    def __init__(self, running: Running, ear: Ear, work: Awaitable[T]) -> None:
         self._work = work.__await__()
         self._stop = None
         self._running = running
-        self._line = line
-        self._key = (line.room.session.nonce, line.identity)
+        self._ear = ear
+        self._key = (ear.room.session.nonce, ear.identity)
 
     def begin(self, stop: Stop) -> None:
         self._own = stop
         self._running[self._key] = stop
         # Only then does it hear of other processes: most calls are over before.
-        self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._line.attend, stop)
+        self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._ear.attend, stop)
 
     def end(self) -> None:
         self._timer.cancel()

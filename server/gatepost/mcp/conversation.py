@@ -12,9 +12,9 @@ from msgspec import UNSET, Raw, UnsetType
 
 from gatepost.keyring import KeyRing
 from gatepost.mcp.asking import WITH_URLS, projected
+from gatepost.mcp.ear import Ear
 from gatepost.mcp.interaction import Audience
 from gatepost.mcp.jsonrpc import URL_ELICITATION, request
-from gatepost.mcp.line import Line
 from gatepost.mcp.resumption import Resumable
 from gatepost.mcp.room import Room, Signal
 from gatepost.streams import Closing, TooMany
@@ -121,16 +121,16 @@ class Conversation(Audience):
         self,
         stream: Resumable | None,
         *,
-        line: Line,
+        ear: Ear,
         desk: Desk,
         caller: TenantContext,
         token: Raw | None,
     ) -> None:
-        record = line.room.record
+        record = ear.room.record
         level: Any = record.log_level or UNSET_LEVEL
-        super().__init__(stream, capabilities=line.room.session.declared, token=token, level=level)
+        super().__init__(stream, capabilities=ear.room.session.declared, token=token, level=level)
         self._resumable = stream
-        self._line = line
+        self._ear = ear
         self._desk = desk
         self._caller = caller
         self._clock: Clock | None = None
@@ -150,7 +150,7 @@ class Conversation(Audience):
         """See Client; ToolFailure for a client that fails, refuses, or takes too long."""
         if missing := lacking(self.capabilities, required_by(requests)):
             raise MissingCapability(missing)
-        room, stream = self._line.room, self._resumable
+        room, stream = self._ear.room, self._resumable
         revision = room.session.version
         shown = {
             key: projected(one, revision, elicitation_id=secrets.token_urlsafe(12))
@@ -176,7 +176,7 @@ class Conversation(Audience):
             if signal.kind == "answer" and signal.about in waiting:
                 news.set()
 
-        await self._line.open(hear)
+        await self._ear.open(hear)
         answers: dict[str, Mapping[str, Any]] = {}
         try:
             for one in out:
@@ -200,14 +200,14 @@ class Conversation(Audience):
                 "upstream_unavailable", "The client cannot be asked now.", retry_after=10
             ) from None
         finally:
-            self._line.mute(hear)
+            self._ear.mute(hear)
         return answers
 
     async def _gather(
         self, waiting: dict[str, Question], answers: dict[str, Mapping[str, Any]]
     ) -> None:
         for identity in tuple(waiting):
-            answer = await self._line.room.collect("answer", identity)
+            answer = await self._ear.room.collect("answer", identity)
             if answer is not None:
                 answers[waiting.pop(identity).key] = _read(answer)
 

@@ -15,15 +15,14 @@ from gatepost.mcp.era import MODERN, Kind, Ruling, decide, is_modern
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange, Headers
 from gatepost.mcp.jsonrpc import (
     HEADER_MISMATCH,
-    INTERNAL_ERROR,
     INVALID_REQUEST,
-    RATE_LIMITED,
     TENANT_SUSPENDED,
     Message,
     Refused,
     read,
 )
 from gatepost.mcp.legacy import Sessions
+from gatepost.mcp.line import Line
 from gatepost.mcp.methods import INITIALIZE
 from gatepost.mcp.params import NO_META, NONE, Params, read_params
 from gatepost.mcp.reply import Replies
@@ -31,7 +30,6 @@ from gatepost.mcp.server import Server
 from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_HEADER, Handshake
 from gatepost.mcp.stateless import Stateless
 from gatepost.scope import FOLDED, REQUEST_ID, WHOLE_BODY
-from gatepost.streams import Closing, TooMany
 from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.retry import CORRELATION, IDEMPOTENCY
 from gatepost_authz.challenge import Challenge
@@ -55,18 +53,6 @@ NO_SUCH_VERB = Refused(
     "Only POST, GET and DELETE are served here",
     legacy_status=405,
     headers=((b"allow", b"GET, POST, DELETE"),),
-)
-CROWDED = Refused(
-    RATE_LIMITED,
-    "Too many streams are open",
-    legacy_status=429,
-    headers=((b"retry-after", b"10"),),
-)
-STOPPING = Refused(
-    INTERNAL_ERROR,
-    "The server is about to stop",
-    legacy_status=503,
-    headers=((b"retry-after", b"1"),),
 )
 LEGACY_REFUSALS = {
     Ruling.NO_SESSION: NO_SESSION,
@@ -137,6 +123,12 @@ class Endpoint:
             return
         if answer is None:
             return
+        if isinstance(answer, Line):
+            # Everything that the request brought is let go of: it could weigh megabytes, and the
+            # stream may stay for days.
+            scope.pop(WHOLE_BODY, None)
+            await answer.run(receive, send)
+            return
         body = answer.body
         headers = [*answer.headers]
         if answer.status != 204:  # has no body, and says nothing of one (RFC 9110 section 8.6)
@@ -146,7 +138,7 @@ class Endpoint:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | Line | None:
         if scope["method"] != "POST":
             return await self._other_verb(scope, receive, send)
         headers = _checked_headers(scope)
@@ -181,7 +173,7 @@ class Endpoint:
         target = self._locate(scope["path"])
         return Exchange(scope[CALLER], target, scope.get(REQUEST_ID, ""), headers, receive, send)
 
-    async def _other_verb(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
+    async def _other_verb(self, scope: Scope, receive: Receive, send: Send) -> Answer | Line:
         """GET and DELETE, which only sessions have (DE-12, DE-13)."""
         headers: Headers = scope.get(FOLDED) or dict(scope["headers"])
         version, session = _version(headers), SESSION_HEADER in headers
@@ -199,12 +191,7 @@ class Endpoint:
             return self._legacy.refused(None, LEGACY_REFUSALS[ruling])
         if ruling is Ruling.END:
             return await self._handshake.end(room)
-        try:
-            return await self._handshake.listen(exchange, room)
-        except TooMany:
-            return self._legacy.refused(None, CROWDED)
-        except Closing:
-            return self._legacy.refused(None, STOPPING)
+        return await self._handshake.listen(exchange, room)
 
     async def _request(
         self,
@@ -213,7 +200,7 @@ class Endpoint:
         identity: bytes,
         params: Params,
         problem: Refused | None,
-    ) -> Answer | None:
+    ) -> Answer | Line | None:
         version = None if params.meta is UNSET else params.meta.version
         header = _version(exchange.headers)
         if version == MODERN and header == MODERN:

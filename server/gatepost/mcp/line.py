@@ -1,90 +1,134 @@
-"""What one running request of a session hears from other processes."""
+"""A stream that stays open for what may come: it says something, or waits, and costs little."""
 
-import asyncio
-from collections.abc import Coroutine
+from abc import ABC, abstractmethod
+from collections.abc import Awaitable
+from typing import Any
 
-from gatepost.mcp.room import Hear, Room, Signal
-from gatepost.stores.api import Following, StoreUnavailable
-from gatepost.tools.attend import Stop
+from starlette.types import Receive, Send
+
+from gatepost.mcp.stream import HEADERS
+from gatepost.streams import Streams
+from gatepost.tools.attend import Attended, Stop
+from gatepost_authz.caller import TenantContext
+
+SIGN_OF_LIFE = b":\n\n"
+"""A comment, which readers of event streams skip (HTML, Server-sent events)."""
 
 
-class Line:
+class Woken(Exception):
+    """There is something to do."""
+
+
+class Line(ABC):
     """
-    A request's ear on its session; opened only when there is something to hear for.
+    One open event stream.
 
-    Where the relay does not answer there is nothing to hear: the request goes on, deaf.
+    It lives in the task of its request alone: that task waits for the client to hang up, and is
+    woken when there is something to say. What waits to be said is kept by the subclass, which must
+    bound it: a client that reads slowly holds up `send`, not the process that makes the news.
     """
 
-    __slots__ = ("_closed", "_ears", "_following", "_stop", "_tasks", "_turn", "identity", "room")
+    __slots__ = ("__weakref__", "_due", "_idle", "_over", "_stop", "_streams", "caller")
 
-    def __init__(self, room: Room, identity: bytes) -> None:
-        self.room = room
-        self.identity = identity
-        """The request's id, as JSON."""
-        self._ears: list[Hear] = []
-        self._following: Following | None = None
+    def __init__(self, caller: TenantContext, streams: Streams) -> None:
+        self.caller = caller
+        self._streams = streams
         self._stop: Stop | None = None
-        self._closed = False
-        self._turn = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._idle = False
+        self._due = False
+        self._over = False
 
-    async def open(self, hear: Hear) -> None:
-        """Let *hear* have what is told from now on."""
-        self._ears.append(hear)
-        await self._open()
+    @abstractmethod
+    def greeting(self) -> bytes:
+        """The first event, as bytes of the stream; said whatever has happened meanwhile."""
 
-    def mute(self, hear: Hear) -> None:
-        """Let it have no more."""
-        self._ears.remove(hear)
+    @abstractmethod
+    async def news(self) -> bytes | None:
+        """The next event; None when there is nothing to say."""
 
-    def attend(self, stop: Stop) -> None:
-        """Pull *stop* when the request is cancelled or its session ended, also if that is past."""
-        self._stop = stop
-        self._soon(self._catch_up())
+    @abstractmethod
+    def farewell(self) -> bytes:
+        """The last event, when the end is ours; b"" when there is nothing to say."""
 
-    def close(self) -> None:
-        """Hear no more; nobody waits for the relay to agree."""
-        self._closed = True
-        self._stop = None
-        if self._following is not None or self._turn.locked():
-            self._soon(self._close())
+    @abstractmethod
+    def release(self) -> None:
+        """The stream is over, however it ended: let go of everything."""
 
-    async def _open(self) -> None:
-        try:
-            async with self._turn:
-                if self._following is None and not self._closed:
-                    self._following = await self.room.follow(self._hear)
-        except StoreUnavailable:
-            return
+    def wake(self) -> None:
+        """There is something to say; to be called through `Streams.wake`, which takes turns."""
+        if self._idle and self._stop is not None:
+            self._stop.pull()
 
-    async def _catch_up(self) -> None:
-        await self._open()
-        try:
-            # What was told before we listened left a note, or an ended session, behind.
-            cancelled = await self.room.collect("cancel", self.identity.decode()) is not None
-            if cancelled or (await self.room.look()).ended:
-                self._pull()
-        except StoreUnavailable:
-            return
+    def beat(self) -> None:
+        """See `Held`."""
+        self._due = True
+        self.wake()
 
-    async def _close(self) -> None:
-        async with self._turn:
-            following, self._following = self._following, None
-        if following is not None:
-            await following.aclose()
-
-    def _hear(self, signal: Signal) -> None:
-        named = signal.about == self.identity.decode()
-        if signal.kind == "end" or (signal.kind == "cancel" and named):
-            self._pull()
-        for hear in tuple(self._ears):
-            hear(signal)
-
-    def _pull(self) -> None:
+    def end(self) -> None:
+        """See `Held`; a client that reads nothing is not waited for."""
+        self._over = True
         if self._stop is not None:
             self._stop.pull()
 
-    def _soon(self, work: Coroutine[object, object, None]) -> None:
-        task = asyncio.get_running_loop().create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+    async def run(self, receive: Receive, send: Send) -> None:
+        """Hold the stream open until the client hangs up or `end`."""
+        try:
+            await self._say(
+                send, {"type": "http.response.start", "status": 200, "headers": HEADERS}
+            )
+            while not self._over:
+                frame = await self.news()
+                if frame is not None:
+                    await self._say(send, _part(frame))
+                elif self._due:
+                    self._due = False
+                    await self._say(send, _part(SIGN_OF_LIFE))
+                elif await self._is_gone(receive):
+                    return
+            await send({"type": "http.response.body", "body": self.farewell()})
+        except Woken:
+            # Ended while the client took nothing: there is no last word to such a one.
+            return
+        finally:
+            self._streams.leave(self)
+            self.release()
+
+    async def _say(self, send: Send, message: Any) -> None:
+        await UntilWoken(self, send(message))
+
+    async def _is_gone(self, receive: Receive) -> bool:
+        """Wait; True when the client has hung up."""
+        self._idle = True
+        try:
+            return bool((await UntilWoken(self, receive()))["type"] == "http.disconnect")
+        except Woken:
+            return False
+        finally:
+            self._idle = False
+
+    def attend(self, stop: Stop | None) -> None:
+        """What interrupts the wait that begins, or None as it ends."""
+        self._stop = stop
+
+
+class UntilWoken(Attended[Any]):
+    """Awaits *work* of a line; Woken when the line has something else to do."""
+
+    __slots__ = ("_line",)
+
+    stopped = Woken
+
+    def __init__(self, line: Line, work: Awaitable[Any]) -> None:
+        self._work = work.__await__()
+        self._stop = None
+        self._line = line
+
+    def begin(self, stop: Stop) -> None:
+        self._line.attend(stop)
+
+    def end(self) -> None:
+        self._line.attend(None)
+
+
+def _part(frame: bytes) -> dict[str, Any]:
+    return {"type": "http.response.body", "body": frame, "more_body": True}

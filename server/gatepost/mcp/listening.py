@@ -1,60 +1,83 @@
 """The GET stream of a session: what belongs to no request (S-09 to S-11)."""
 
 import secrets
+from typing import Any
 
 import msgspec
 
-from gatepost.changes import Change, Feed
-from gatepost.mcp.channel import Channel
-from gatepost.mcp.exchange import Exchange
+from gatepost.changes import Change, Interest
+from gatepost.mcp.held import Held
 from gatepost.mcp.jsonrpc import notification
 from gatepost.mcp.resumption import frame
 from gatepost.mcp.room import Room, Signal
+from gatepost.mcp.server import Server
 from gatepost.stores.api import SessionRecord
-from gatepost.streams import Streams
-
-MOST_WAITING = 500
-"""Different changes that may wait for a client to read; who lags more behind is cut off."""
+from gatepost_authz.caller import TenantContext
 
 
-class Listener(Channel):
+async def open_listener(server: Server, caller: TenantContext, room: Room) -> "Listener":
+    """Take the place of the session's listener; raises Refused."""
+    listener = Listener(server, caller, room)
+    opened = False
+    try:
+        await listener.enter()
+        listener.interest = await server.feed.follow(caller.tenant_id, listener.changed)
+        await room.revise(listener.in_force)
+        await room.tell("listen", listener.name)
+        opened = True
+    finally:
+        if not opened:
+            listener.leave()
+    return listener
+
+
+class Listener(Held):
     """
     Tells one session's client what changes.
 
     The newest of a session is the one that is told (S-11); the others end when they hear of it. A
-    change that waits to be read is not told twice, so that nothing grows behind a slow reader.
+    change that waits to be read is not told twice, and documents are told of only as far as they
+    are subscribed to, so that nothing grows behind a slow reader.
     """
 
-    def __init__(self, exchange: Exchange, room: Room, streams: Streams, *, feed: Feed) -> None:
-        super().__init__(exchange, room, streams)
+    __slots__ = ("_new", "_server", "_stale", "interest", "name")
+
+    def __init__(self, server: Server, caller: TenantContext, room: Room) -> None:
+        super().__init__(caller, room, server.streams)
+        self._server = server
         self.name = secrets.token_urlsafe(12)
-        self._feed = feed
-        self._waiting: dict[Change, None] = {}
+        self.interest: Interest | None = None
+        self._new: dict[Change, None] = {}
+        self._stale = False
 
-    async def listen(self) -> None:
-        """Take the place of the session's listener and serve to the end."""
-        interest = await self._feed.follow(self.caller.tenant_id, self._changed)
-        try:
-            await self.hold()
-        finally:
-            interest.end()
+    def in_force(self, record: SessionRecord) -> SessionRecord:
+        """The session's record with this as its listener."""
+        return msgspec.structs.replace(record, listener=self.name)
 
-    async def begin(self) -> None:
-        """Tell the others that this is the listener now."""
-        await self.room.revise(self._listens)
-        await self.room.tell("listen", self.name)
+    def changed(self, change: Change) -> None:
+        """Take a change; tasks are of an extension that these revisions do not have."""
+        if change.what == "task" or change in self._new:
+            return
+        watched = change.what != "document" or self._stale
+        if not watched and change.name not in self.room.record.subscriptions:
+            return
+        self._new[change] = None
+        self._streams.wake(self)
 
-    async def turn(self) -> bool:
-        """Send the changes that wait."""
-        while self._waiting and not self._over:
-            change = next(iter(self._waiting))
-            del self._waiting[change]
-            await self._tell(change)
-        return True
-
-    async def send(self, method: str, params: object) -> None:
-        """Send one notification."""
-        await self.write(frame(notification(method, params), ""))
+    async def next_frame(self) -> bytes | None:
+        """See `Held`."""
+        while self._stale:
+            self._stale = False
+            await self.room.look()
+        while self._new:
+            change = next(iter(self._new))
+            del self._new[change]
+            if change.what != "document":
+                return _said(f"{change.what}/list_changed", {})
+            watched = change.name in self.room.record.subscriptions
+            if watched and self._server.may_read(self.caller, change.name):
+                return _said("resources/updated", {"uri": change.name})
+        return None
 
     async def wanted(self) -> bool:
         """Whether this is still the listener of a session that lives."""
@@ -62,23 +85,20 @@ class Listener(Channel):
         return not record.ended and record.listener == self.name
 
     def hear(self, signal: Signal) -> None:
-        """Another listener, anywhere, ends this one."""
+        """Another listener, anywhere, ends this one; subscriptions may be different now."""
+        super().hear(signal)
         if signal.kind == "listen" and signal.about != self.name:
             self.end()
+        elif signal.kind == "watch":
+            self._stale = True
+            self._streams.wake(self)
 
-    def _changed(self, change: Change) -> None:
-        if change.what == "task":
-            return  # of an extension that these revisions do not have
-        self._waiting[change] = None
-        if len(self._waiting) > MOST_WAITING:
-            self.end()
-        self.stir()
+    def release(self) -> None:
+        """See `Held`."""
+        super().release()
+        if self.interest is not None:
+            self.interest.end()
 
-    async def _tell(self, change: Change) -> None:
-        if change.what != "document":
-            await self.send(f"notifications/{change.what}/list_changed", {})
-        elif change.name in (await self.room.look()).subscriptions:
-            await self.send("notifications/resources/updated", {"uri": change.name})
 
-    def _listens(self, record: SessionRecord) -> SessionRecord:
-        return msgspec.structs.replace(record, listener=self.name)
+def _said(what: str, params: Any) -> bytes:
+    return frame(notification(f"notifications/{what}", params), "")

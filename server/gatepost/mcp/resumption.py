@@ -8,9 +8,9 @@ from collections.abc import Coroutine
 
 from starlette.types import Send
 
+from gatepost.mcp.ear import Ear
 from gatepost.mcp.era import NEWEST_HANDSHAKE
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, Refused, error, notification
-from gatepost.mcp.line import Line
 from gatepost.mcp.room import Room, Signal
 from gatepost.mcp.stream import Stream
 from gatepost.stores.api import StoreUnavailable
@@ -79,14 +79,14 @@ class Resumable(Stream):
     """
 
     def __init__(
-        self, send: Send, *, caller: TenantContext, line: Line, streams: Streams, identity: bytes
+        self, send: Send, *, caller: TenantContext, ear: Ear, streams: Streams, identity: bytes
     ) -> None:
         super().__init__(send)
         self.caller = caller
-        self._line = line
+        self._ear = ear
         self._streams = streams
-        self._journal = Journal(line.room, identity)
-        self._primes = line.room.session.version == NEWEST_HANDSHAKE
+        self._journal = Journal(ear.room, identity)
+        self._primes = ear.room.session.version == NEWEST_HANDSHAKE
         self._let_go = False
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -144,6 +144,9 @@ class Resumable(Stream):
         if not self._turn.locked():
             self._soon(self._beat())
 
+    def wake(self) -> None:
+        """Nothing: it speaks when its request does."""
+
     def end(self) -> None:
         """Nothing: the request it belongs to ends by itself, and in time."""
 
@@ -174,7 +177,7 @@ class Resumable(Stream):
             return
         if not self._ended:
             self._streams.enter(self)
-            await self._line.open(self.hear)
+            await self._ear.open(self.hear)
         prime = b""
         if self._primes and (event_id := await self._journal.write(MARK)):
             prime = b"id: %b\ndata: \n\n" % event_id.encode()
@@ -193,7 +196,7 @@ class Resumable(Stream):
     async def _stir(self) -> None:
         """Tell whoever reads the journal that there is more of it."""
         try:
-            await self._line.room.tell("event", self._journal.name)
+            await self._ear.room.tell("event", self._journal.name)
         except StoreUnavailable:
             return  # they look by themselves now and then
 

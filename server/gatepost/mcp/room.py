@@ -8,7 +8,7 @@ import msgspec
 from gatepost.mcp.legacy import LIFETIME_S, Session
 from gatepost.stores.api import Following, SessionRecord, Sessions, TenantRecords, TenantRelay
 
-Kind = Literal["cancel", "end", "listen", "answer", "event", "resume"]
+Kind = Literal["cancel", "end", "listen", "watch", "answer", "event", "resume"]
 
 _encode = msgspec.msgpack.encode
 

@@ -1,6 +1,7 @@
 """What every method answers from, and the request it answers."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -42,6 +43,19 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     retry: Retry | None = None
 
 
+class Watched(Protocol):
+    """Tasks, as far as a stream of changes needs to know them."""
+
+    async def may_follow(self, caller: TenantContext, task_ids: Sequence[str]) -> list[str]:
+        """Those of the ids that are tasks of this caller."""
+
+    async def shown(self, caller: TenantContext, task_id: str) -> bytes | None:
+        """
+        The members of `notifications/tasks`, as JSON without its braces and without `_meta`; None
+        when it is no task of this caller (any more).
+        """
+
+
 class Server:
     """What the methods answer from; everything that no request changes is encoded once."""
 
@@ -65,9 +79,8 @@ class Server:
         self.relay = relay
         self.feed = feed
         self.streams = streams
-        self.capabilities: dict[str, Any] = {"logging": {}}
-        if registry.tools:
-            self.capabilities["tools"] = {}
+        self.capabilities: dict[str, Any] = capabilities(registry)
+        self.tasks: Watched | None = None
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
         self.listing = Listing(registry, tail=self.tail)
         shown = {
@@ -90,3 +103,15 @@ class Server:
         if self.info.title and version != "2025-03-26":
             shown["serverInfo"]["title"] = self.info.title
         return _encode(shown)
+
+    def may_read(self, caller: TenantContext, uri: str) -> bool:
+        """Whether the caller may read the document of this URI, and so hear that it changed."""
+        return False
+
+
+def capabilities(registry: Registry) -> dict[str, Any]:
+    """What is declared in both eras: all of it works, and nothing else does."""
+    declared: dict[str, Any] = {"logging": {}}
+    if registry.tools:
+        declared["tools"] = {"listChanged": True}
+    return declared

@@ -9,6 +9,7 @@ from gatepost.intake import Stopped
 from gatepost.mcp.calling import retry_key
 from gatepost.mcp.cancellation import Running, UntilCancelled
 from gatepost.mcp.conversation import Conversation, Desk
+from gatepost.mcp.ear import Ear
 from gatepost.mcp.era import BATCHING
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange
 from gatepost.mcp.interaction import progress_token
@@ -25,11 +26,11 @@ from gatepost.mcp.jsonrpc import (
 )
 from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.line import Line
-from gatepost.mcp.listening import Listener
+from gatepost.mcp.listening import open_listener
 from gatepost.mcp.methods import INITIALIZE, Method, served
 from gatepost.mcp.params import NO_META, read_params
 from gatepost.mcp.project import call_result
-from gatepost.mcp.replay import Replay
+from gatepost.mcp.replay import open_replay
 from gatepost.mcp.reply import Replies, as_refusal
 from gatepost.mcp.resumption import Resumable
 from gatepost.mcp.room import Room, room_of
@@ -96,61 +97,58 @@ class Handshake:
         await room.tell("end")
         return Answer(204)
 
-    async def listen(self, exchange: Exchange, room: Room) -> Answer | None:
-        """Hold a stream open (DE-12): the session's own, or the rest of a lost one."""
+    async def listen(self, exchange: Exchange, room: Room) -> Answer | Line:
+        """A stream to hold open (DE-12): the session's own, or the rest of a lost one."""
         if not reads_events(exchange.headers.get(b"accept", b"")):
             return self._replies.refused(None, ONLY_EVENTS)
-        streams = self._server.streams
         event_id = exchange.headers.get(LAST_EVENT_HEADER)
         try:
             if event_id is None:
-                await Listener(exchange, room, streams, feed=self._server.feed).listen()
-            else:
-                await Replay(exchange, room, streams, event_id).replay()
+                return await open_listener(self._server, exchange.caller, room)
+            return await open_replay(self._server, exchange.caller, room, event_id)
         except Refused as refusal:
             return self._replies.refused(None, refusal)
-        return None
 
     async def request(
         self, exchange: Exchange, message: Message, identity: bytes, room: Room
     ) -> Answer | None:
         """Answer one request of a session; None when the answer went out as a stream."""
-        line = Line(room, identity)
+        ear = Ear(room, identity)
         streams = self._server.streams
         stream = None
         if reads_events(exchange.headers.get(b"accept", b"")):
             stream = Resumable(
-                exchange.send, caller=exchange.caller, line=line, streams=streams, identity=identity
+                exchange.send, caller=exchange.caller, ear=ear, streams=streams, identity=identity
             )
-        work = self._work(exchange, message, line, stream)
+        work = self._work(exchange, message, ear, stream)
         try:
             return await self._replies.to(exchange, identity, stream, work)
         finally:
-            line.close()
+            ear.close()
             if stream is not None and stream.started:
                 streams.leave(stream)
 
     async def _work(
-        self, exchange: Exchange, message: Message, line: Line, stream: Resumable | None
+        self, exchange: Exchange, message: Message, ear: Ear, stream: Resumable | None
     ) -> bytes:
         if message.method == INITIALIZE:
             raise Refused(INVALID_REQUEST, "The session is open already")
         method = self._methods.get(message.method or "")
-        if method is None:
+        if method is None or method.handler is None:
             raise Refused(METHOD_NOT_FOUND, "Method not found")
         params, problem = read_params(message.params)
         if problem is not None:
             raise problem
         meta = NO_META if params.meta is UNSET else params.meta
-        session = line.room.session
+        session = ear.room.session
         caller = exchange.caller
         client = Conversation(
-            stream, line=line, desk=self._desk, caller=caller, token=progress_token(meta)
+            stream, ear=ear, desk=self._desk, caller=caller, token=progress_token(meta)
         )
         retry = retry_key(exchange.headers, params)
         ask = Ask(caller, exchange.request_id, session.version, params, client, session, retry)
         handled = _handled(method, method.handler(self._server, ask), session.version)
-        return await UntilCancelled(self._running, line, handled)
+        return await UntilCancelled(self._running, ear, handled)
 
     async def notify(self, message: Message, room: Room) -> Answer:
         """Take a notification of a session; only a cancellation means anything here."""
@@ -199,9 +197,9 @@ class Handshake:
         if identity is None:
             await self.notify(message, room)
             return None
-        line = Line(room, identity)
+        ear = Ear(room, identity)
         try:
-            return result(identity, await self._work(exchange, message, line, None))
+            return result(identity, await self._work(exchange, message, ear, None))
         except Refused as refusal:
             return error(identity, refusal)
         except AuthError as raised:
@@ -210,7 +208,7 @@ class Handshake:
         except Stopped:
             return None
         finally:
-            line.close()
+            ear.close()
 
 
 async def _handled(method: Method, work: Awaitable[bytes], version: str) -> bytes:
