@@ -6,6 +6,7 @@ from collections.abc import Iterable
 from typing import Any
 
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, Limits
+from gatepost.stores.api import Records
 from gatepost.tools.api import Tool
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.middleware import CALLER
@@ -116,9 +117,10 @@ class House:
         *,
         limits: Limits = DEFAULT_LIMITS,
         version: str = "2025-11-25",
+        records: Records | None = None,
     ) -> None:
         tools = [*tools]
-        self.one = Client(tools, limits=limits)
+        self.one = Client(tools, limits=limits, records=records)
         self.two = Client(
             tools,
             limits=limits,
