@@ -123,7 +123,7 @@ class Server:
 
 def capabilities(registry: Registry) -> dict[str, Any]:
     """What is declared in both eras: exactly what has handlers that work (V-08)."""
-    declared: dict[str, Any] = {}
+    declared: dict[str, Any] = {"logging": {}}
     if registry.tools:
         declared["tools"] = {"listChanged": True}
     if registry.documents or registry.templates:
