@@ -123,6 +123,7 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
         relay=services.relay,
         feed=services.feed,
         streams=services.streams,
+        keeper=services.keeper,
     )
     return Endpoint(
         server,

@@ -13,6 +13,8 @@ from gatepost.config.toolbox import Toolbox
 from gatepost.edge.flood import Flood
 from gatepost.guard.limits import Limits
 from gatepost.keyring import KeyRing
+from gatepost.mcp.keeper import Keeper
+from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
 from gatepost.stores.bucket import Buckets
@@ -72,6 +74,7 @@ class Services:
         self.buckets = Buckets()
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(config.log.format, enabled=config.log.level in {"debug", "info"})
+        self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
         self._introspectors: list[Introspectors] = []
         self.apply(config, toolbox)
 
@@ -104,6 +107,9 @@ class Services:
         self.keys.retain([trusted.settings.issuer for trusted in issuers.issuers])
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
+        self.keeper.suspended = frozenset(config.tenancy.suspended)
+        self.keeper.ledger.terms = Terms(**msgspec.structs.asdict(config.tasks))
+        self._drain_s = config.listen.drain_s
         self.tenants_apart = TENANT in config.resource
 
     def _stages(self, config: Config) -> list[Stage]:
@@ -160,6 +166,7 @@ class Services:
 
     async def aclose(self) -> None:
         """Close what was opened, the log last, so that it has the last requests."""
+        await self.keeper.aclose(self._drain_s)
         for introspectors in self._introspectors:
             await introspectors.aclose()
         await self.keys.aclose()
@@ -175,6 +182,7 @@ class Services:
 async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIterator[Services]:
     """The services of a configuration without errors; nothing is fetched yet."""
     services = Services(config, toolbox, keyring, records=MemoryRecords(), relay=MemoryRelay())
+    services.keeper.start()
     try:
         yield services
     finally:

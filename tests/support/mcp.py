@@ -12,6 +12,8 @@ import msgspec
 from gatepost.changes import Feed
 from gatepost.keyring import KeyRing
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, Limits
+from gatepost.mcp.keeper import Keeper
+from gatepost.mcp.ledger import DEFAULT_TERMS, Ledger, Terms
 from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.server import Server, ServerInfo
 from gatepost.packs import demo
@@ -123,6 +125,8 @@ class Client:
         max_result_bytes: int = 4_000_000,
         relay: Relay | None = None,
         streams: Streams | None = None,
+        records: Records | None = None,
+        terms: Terms = DEFAULT_TERMS,
     ) -> None:
         self.clock = Clock()
         self.caller = a_caller()
@@ -135,10 +139,12 @@ class Client:
             clock=self.clock,
         )
         self.keyring = KeyRing.ephemeral()
-        self.records = MemoryRecords()
+        self.records = records or MemoryRecords()
         self.relay = relay or MemoryRelay()
         self.feed = Feed(self.relay)
         self.streams = streams or Streams(clock=self.clock)
+        ledger = Ledger(self.records, self.feed, terms, clock=self.clock)
+        self.keeper = Keeper(ledger, lambda: runner)
         self.endpoint = Endpoint(
             Server(
                 runner=runner,
@@ -149,6 +155,7 @@ class Client:
                 relay=self.relay,
                 feed=self.feed,
                 streams=self.streams,
+                keeper=self.keeper,
             ),
             challenge=Challenge(),
             resource=Resource(URL),

@@ -7,6 +7,7 @@ import msgspec
 
 from gatepost.mcp.calling import call_tool
 from gatepost.mcp.server import Ask, Server
+from gatepost.mcp.tasks import cancel_task, get_task, update_task
 
 Handler = Callable[[Server, Ask], Awaitable[bytes]]
 
@@ -44,6 +45,9 @@ METHODS = (
     Method("ping", ping, modern=False),
     Method("tools/list", list_tools, needs="tools"),
     Method("tools/call", call_tool, needs="tools", mirrors="name"),
+    Method("tasks/get", get_task, legacy=False, mirrors="task_id"),
+    Method("tasks/update", update_task, legacy=False, mirrors="task_id"),
+    Method("tasks/cancel", cancel_task, legacy=False, mirrors="task_id"),
 )
 INITIALIZE = "initialize"
 """Served by the endpoint itself: its answer carries the session id."""

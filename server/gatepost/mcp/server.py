@@ -7,9 +7,10 @@ import msgspec
 from gatepost.changes import Feed
 from gatepost.keyring import KeyRing
 from gatepost.mcp.era import SERVED
+from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.legacy import Session
 from gatepost.mcp.listing import TTL_MS, Listing
-from gatepost.mcp.params import SERVER_INFO, Params
+from gatepost.mcp.params import SERVER_INFO, TASKS, Params
 from gatepost.stores.api import Records, Relay
 from gatepost.streams import Streams
 from gatepost.tools.api import Retry
@@ -56,6 +57,7 @@ class Server:
         relay: Relay,
         feed: Feed,
         streams: Streams,
+        keeper: Keeper,
     ) -> None:
         self.runner = runner
         self.registry = registry
@@ -65,18 +67,27 @@ class Server:
         self.relay = relay
         self.feed = feed
         self.streams = streams
+        self.lengthy = frozenset(
+            name for name, tool in registry.tools.items() if tool.task_support != "forbidden"
+        )
+        """The tools whose calls may become tasks."""
+        self.tasks = keeper if self.lengthy else None
         self.capabilities: dict[str, Any] = {"tools": {}} if registry.tools else {}
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
         self.listing = Listing(registry, tail=self.tail)
         shown = {
             "resultType": "complete",
             "supportedVersions": SERVED,
-            "capabilities": self.capabilities,
+            "capabilities": self.capabilities | self._extensions(),
             "ttlMs": TTL_MS,
             "cacheScope": "private",
             "_meta": {SERVER_INFO: info},
         }
         self.discovery = _encode(shown)
+
+    def _extensions(self) -> dict[str, Any]:
+        """What the newest revision negotiates beside its core (X-01)."""
+        return {"extensions": {TASKS: {}}} if self.tasks is not None else {}
 
     def introduction(self, version: str) -> bytes:
         """The result of `initialize`."""

@@ -13,6 +13,7 @@ from gatepost.tools.attend import DeadlinePassed, Patient, Within
 from gatepost.tools.client import NOBODY, MissingCapability, ProtocolError
 from gatepost.tools.fit import fit
 from gatepost.tools.registry import Registry
+from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError
 
 log = structlog.get_logger("gatepost.runner")
@@ -21,6 +22,8 @@ Next = Callable[[Call, Tool, Any], Awaitable[Outcome]]
 
 GRACE_S = 45.0
 """How long a call may outlive its caller's token: longer than most calls take, below a minute."""
+FOREVER_S = 1e8
+"""Three years; the loops' timers know no infinity."""
 
 
 class TokenOver(DeadlinePassed):
@@ -119,20 +122,21 @@ class Runner:
         # The clock runs while the tool runs, not while a stage waits for a person.
         limit = tool.timeout_s or self.timeout_s
         work = tool.invoke(self.context_for(call), arguments)
-        # Whoever lost the right to call must not keep what is said on an open stream; a token
-        # within its leeway counts as good until now.
-        allowed = max(call.caller.expires_at - self.clock(), 0.0) + self.grace_s
-<<<<<<< HEAD
-        if limit <= allowed or call.lasting:
-            return Within(limit, work)
-        return WhileAllowed(allowed, work)
-=======
+        allowed = self.allowed_s(call.caller)
         if call.client is NOBODY:
             return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)
-        attentive = Attentive(limit, allowed, work)
+        attentive = Attentive(limit, FOREVER_S if call.lasting else allowed, work)
         call.client.timed(attentive)
         return attentive
->>>>>>> legacy
+
+    def allowed_s(self, caller: TenantContext) -> float:
+        """
+        Seconds that a call of this caller may hold its connection.
+
+        Whoever lost the right to call must not keep what is said on an open stream; a token within
+        its leeway counts as good until now.
+        """
+        return max(caller.expires_at - self.clock(), 0.0) + self.grace_s
 
     def _unforeseen(self, call: Call) -> Outcome:
         log.exception("tool_failed", request_id=call.request_id, tool=call.tool)
