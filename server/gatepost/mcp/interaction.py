@@ -10,23 +10,13 @@ from gatepost.mcp.jsonrpc import read_id
 from gatepost.mcp.params import Meta
 from gatepost.mcp.stream import Stream
 from gatepost.tools.client import (
+    LEVELS,
     Capabilities,
     Clock,
     InputRequest,
     LogLevel,
     MissingCapability,
     required_by,
-)
-
-LEVELS: tuple[LogLevel, ...] = (
-    "debug",
-    "info",
-    "notice",
-    "warning",
-    "error",
-    "critical",
-    "alert",
-    "emergency",
 )
 
 

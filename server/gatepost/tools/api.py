@@ -1,13 +1,26 @@
 """All that a tool author sees: the context of a call, and what a tool answers."""
 
-from collections.abc import Awaitable, Callable, Mapping
-from typing import Any, Literal
+from collections.abc import Awaitable, Callable, Mapping, Sequence
+from typing import Any, Literal, TypeVar, Unpack
 
 import msgspec
 
-from gatepost.tools.client import NOBODY, Client
+from gatepost.tools.asking import (
+    Answered,
+    Elicitation,
+    Misanswered,
+    Question,
+    Root,
+    Roots,
+    UrlElicitation,
+    put,
+)
+from gatepost.tools.client import LEVELS, NOBODY, Client, LogLevel, lacking
+from gatepost.tools.sampling import Message, Sampled, Sampling, SamplingOptions
 from gatepost.tools.surroundings import UNHEARD, Changes, Workspace
 from gatepost_authz.caller import TenantContext
+
+T = TypeVar("T")
 
 FailureKind = Literal[
     "validation",
@@ -64,8 +77,27 @@ class Outcome(msgspec.Struct, frozen=True):
     failure: Failure | None = None
 
 
+Ability = Literal["elicitation", "elicitation.url", "sampling", "sampling.tools", "roots"]
+"""What a client may be able to be asked; "elicitation" alone means forms."""
+
+
 class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """The call as a tool sees it: who calls, for which tenant, and what it may use."""
+    """
+    The call as a tool sees it: who calls, for which tenant, and what it may use.
+
+    **Tools that ask** (`ask`, `ask_url`, `sample`, `roots`, `ask_together`) run again. A client of
+    2026-07-28 gets the open questions as the answer to its call, and calls again with what was
+    answered: the tool then runs from its beginning, and each question that was answered returns at
+    once. So whatever a tool does to the world belongs after its last question, and what comes
+    before must be fit to be done again. Older clients are asked while the tool waits; the same
+    tool serves both. Asking raises MissingCapability, which is answered for you, where the client
+    cannot be asked: see `can`.
+
+    Each question has a key, by which its answer is found again: "question-1", "question-2"… in the
+    order of asking, unless the tool gives one. A tool that asks in an order that may differ from
+    run to run gives keys. A form or page that reads differently the next time is a new question:
+    nobody's yes to "Delete 3 files?" counts for 300.
+    """
 
     caller: TenantContext
     request_id: str
@@ -73,6 +105,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     client: Client = NOBODY
     """What the agent's side can do, be told and be asked; the methods below are shorter."""
     changes: Changes = UNHEARD
+    asked: list[str] = []
+    """The keys of what this run asked so far."""
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
@@ -93,6 +127,82 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         runs to its end within its request.
         """
         await self.client.detach()
+
+    async def log(self, level: LogLevel, data: Any, *, logger: str | None = None) -> None:
+        """
+        Send a log message to the client, if it asked for that level; *data* is any JSON value.
+
+        It leaves the house: no secrets, nothing personal, nothing that helps an attacker. Messages
+        that come too fast are dropped.
+        """
+        if level not in LEVELS:
+            raise ValueError(f"{level!r} is no level; there are {', '.join(LEVELS)}")
+        await self.client.log(level, data, logger)
+
+    def can(self, ability: Ability) -> bool:
+        """Whether the client of this call can be asked that."""
+        feature, _, part = ability.partition(".")
+        return not lacking(self.client.capabilities, {feature: {part: {}} if part else {}})
+
+    async def ask(
+        self, message: str, fields: type[T] | Mapping[str, Any], *, key: str | None = None
+    ) -> Answered[T]:
+        """
+        Ask the person at the client to fill in a form; see Elicitation for *fields*.
+
+        ToolFailure when the answer cannot be taken.
+        """
+        answered: Answered[T] = await self._ask(key, Elicitation(message, fields))
+        return answered
+
+    async def ask_url(self, message: str, url: str, *, key: str | None = None) -> Answered[None]:
+        """
+        Ask the person to open a page of yours, for what no form may ask; see UrlElicitation.
+
+        "accept" says that the person agreed, not that anything was done there: look that up in
+        what the page stored, under this caller.
+        """
+        answered: Answered[None] = await self._ask(key, UrlElicitation(message, url))
+        return answered
+
+    async def sample(
+        self,
+        messages: str | Sequence[Message],
+        *,
+        max_tokens: int,
+        key: str | None = None,
+        **options: Unpack[SamplingOptions],
+    ) -> Sampled:
+        """
+        Let the client's own model answer; see Sampling.
+
+        MCP is giving this up (2026-07-28 deprecates it): a model of your own does not depend on
+        what clients can do.
+        """
+        sampled: Sampled = await self._ask(key, Sampling(messages, max_tokens, **options))
+        return sampled
+
+    async def roots(self, *, key: str | None = None) -> tuple[Root, ...]:
+        """Which folders the client works in; paths on its side, and gone when it says so."""
+        roots: tuple[Root, ...] = await self._ask(key, Roots())
+        return roots
+
+    async def ask_together(self, questions: Mapping[str, Question[Any]]) -> dict[str, Any]:
+        """
+        Ask several things at once, which costs one round: Elicitation, UrlElicitation, Sampling and
+        Roots by the tool's own keys; the answers come by the same keys.
+        """
+        if twice := questions.keys() & set(self.asked):
+            raise ValueError(f"{', '.join(sorted(twice))}: a key is for one question of a run")
+        self.asked.extend(questions)
+        try:
+            return await put(self.client, questions)
+        except Misanswered as mistake:
+            raise ToolFailure("validation", f"The answer cannot be used: {mistake}.") from None
+
+    async def _ask(self, key: str | None, question: Question[Any]) -> Any:
+        key = key or f"question-{len(self.asked) + 1}"
+        return (await self.ask_together({key: question}))[key]
 
 
 TaskSupport = Literal["forbidden", "optional", "required"]

@@ -2,11 +2,13 @@
 
 from collections.abc import Mapping
 from contextlib import AbstractContextManager
-from typing import Any, Literal, Protocol
+from typing import Any, Literal, Protocol, get_args
 
 import msgspec
 
 LogLevel = Literal["debug", "info", "notice", "warning", "error", "critical", "alert", "emergency"]
+LEVELS: tuple[LogLevel, ...] = get_args(LogLevel)
+"""From the least urgent to the most."""
 Capabilities = Mapping[str, Any]
 """A ClientCapabilities object of the schema, as the client declared it."""
 
@@ -67,7 +69,9 @@ class Clock(Protocol):
 class Client(Protocol):
     """Made by the protocol that brings a call; one object per call."""
 
-    capabilities: Capabilities
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the client declared."""
 
     def timed(self, clock: Clock) -> None:
         """The clock that runs for this call; what waits for a person holds it meanwhile."""
@@ -129,6 +133,9 @@ class Nobody:
 
 NOBODY = Nobody()
 
+FORMS: Capabilities = {"form": {}}
+"""What an elicitation capability without parts stands for."""
+
 
 def required_by(requests: Mapping[str, InputRequest]) -> Capabilities:
     """The capabilities that a client must have declared to be asked this."""
@@ -136,10 +143,12 @@ def required_by(requests: Mapping[str, InputRequest]) -> Capabilities:
     for request in requests.values():
         feature, _, _ = request.method.partition("/")
         parts = required.setdefault(feature, {})
-        if request.method == "elicitation/create" and request.params.get("mode") == "url":
-            parts["url"] = {}
+        if request.method == "elicitation/create":
+            parts[request.params.get("mode", "form")] = {}
         if request.method == "sampling/createMessage" and request.params.get("tools"):
             parts["tools"] = {}
+    if required.get("elicitation") == FORMS:
+        required["elicitation"] = {}
     return required
 
 
@@ -155,8 +164,8 @@ def lacking(declared: Capabilities, required: Capabilities) -> Capabilities:
         if not isinstance(offered, Mapping):
             missing[feature] = parts
             continue
-        if feature == "elicitation" and not parts and offered and "form" not in offered:
-            missing[feature] = {"form": {}}
+        if feature == "elicitation":
+            parts, offered = parts or FORMS, offered or FORMS
         absent = [part for part in parts if part not in offered]
         if absent:
             missing[feature] = {part: {} for part in absent}
