@@ -17,7 +17,7 @@ from gatepost.mcp.ledger import DEFAULT_TERMS, Ledger, Terms
 from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.server import Server, ServerInfo
 from gatepost.packs import demo
-from gatepost.stores.api import Relay
+from gatepost.stores.api import Records, Relay
 from gatepost.stores.memory import MemoryRecords, MemoryRelay
 from gatepost.streams import Streams
 from gatepost.tools.api import Call, CallContext, Tool

@@ -198,8 +198,8 @@ class Job:
             data = {"requiredCapabilities": missing.required}
             return failed(MISSING_CAPABILITY, str(missing), data)
         except AuthError as refused:
-            refusal = as_refusal(refused)
-            return failed(refusal.code, refusal.message, refusal.data)
+            shown = as_refusal(refused)
+            return failed(shown.code, shown.message, shown.data)
 
 
 def failed(code: int, message: str, data: Any = None) -> dict[str, Any]:

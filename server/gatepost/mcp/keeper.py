@@ -16,7 +16,7 @@ from gatepost.mcp.job import Job, failed, fresh_runner
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR
 from gatepost.mcp.ledger import Ledger
 from gatepost.mcp.project import rate_limited
-from gatepost.stores.api import TERMINAL, StoreUnavailable, TaskRecord
+from gatepost.stores.api import StoreUnavailable, TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome, Tool
 from gatepost.tools.client import NOBODY
 from gatepost.tools.registry import UnknownTool
@@ -234,7 +234,7 @@ class Keeper:
         return [task_id for task_id in ids if await self._mine(caller, task_id)]
 
     async def shown(self, caller: TenantContext, task_id: str) -> bytes | None:
-        """The members of `notifications/tasks`, as JSON without its braces; None: not this one's."""
+        """The members of `notifications/tasks`, as JSON without its braces; None: not its task."""
         record = await self._mine(caller, task_id)
         return None if record is None else _encode(self.ledger.shown(record))[1:-1]
 

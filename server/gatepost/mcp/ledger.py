@@ -152,5 +152,3 @@ def _visible(record: TaskRecord) -> tuple[object, ...]:
 def _iso(seconds: float) -> str:
     moment = datetime.fromtimestamp(seconds, UTC)
     return moment.isoformat(timespec="milliseconds").replace("+00:00", "Z")
-
-

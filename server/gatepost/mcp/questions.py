@@ -6,7 +6,6 @@ from itertools import count
 from typing import Any
 
 import msgspec
-from msgspec import Raw
 
 from gatepost.stores.api import TaskRecord
 from gatepost.tools.client import InputRequest
@@ -19,7 +18,7 @@ class Answer(msgspec.Struct, frozen=True):
     """How a key was spent: on which question, and with which answer; None: it was withdrawn."""
 
     asked: str
-    given: Raw | None = None
+    given: dict[str, Any] | None = None
 
 
 _questions = msgspec.json.Decoder(dict[str, InputRequest]).decode
@@ -85,8 +84,7 @@ class Keys:
         """The record with what was asked and answered before it was a task's."""
         posed = self.pose(record, requests)
         self.keep(posed)
-        given = {key: Raw(_encode(answers[name])) for name, key in posed.keys.items()}
-        return answer(posed.record, given)
+        return answer(posed.record, {key: answers[name] for name, key in posed.keys.items()})
 
     def keep(self, posed: Posed) -> None:
         """Count these keys as this run's, now that the record with them is kept."""
@@ -94,11 +92,11 @@ class Keys:
         self._mine.update(posed.keys.values())
 
 
-def answer(record: TaskRecord, responses: Mapping[str, Raw]) -> TaskRecord:
+def answer(record: TaskRecord, responses: Mapping[str, Mapping[str, Any]]) -> TaskRecord:
     """The record with these answers; those to no waiting question are ignored (K-12)."""
     open_ones, used = waiting(record), spent(record)
     for key in [key for key in open_ones if key in responses]:
-        used[key] = Answer(digest(open_ones.pop(key)), responses[key])
+        used[key] = Answer(digest(open_ones.pop(key)), dict(responses[key]))
     return _kept(record, open_ones, used)
 
 
@@ -119,7 +117,7 @@ def answers_to(record: TaskRecord, keys: Mapping[str, str]) -> dict[str, Any] | 
         given = used[key].given if key in used else None
         if given is None:
             return None
-        found[name] = msgspec.json.decode(given)
+        found[name] = given
     return found
 
 

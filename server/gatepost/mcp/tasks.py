@@ -12,14 +12,13 @@ from gatepost.mcp.era import MODERN
 from gatepost.mcp.errand import Errand
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY, Refused
 from gatepost.mcp.keeper import Keeper
-from gatepost.mcp.params import TASKS, Meta, Params
+from gatepost.mcp.params import TASKS, Params
 from gatepost.mcp.server import Ask, Server
 from gatepost.stores.api import TERMINAL, TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome
 from gatepost.tools.asking import Misanswered, check_answer
 from gatepost.tools.attend import DeadlinePassed, Within
-from gatepost.tools.client import Capabilities, MissingCapability
-from gatepost_authz.caller import TenantContext
+from gatepost.tools.client import Capabilities, InputRequest, MissingCapability
 
 _encode = msgspec.json.encode
 _replace = msgspec.structs.replace
@@ -100,14 +99,11 @@ async def update_task(server: Server, ask: Ask) -> bytes:
     keeper, found = await _task(server, ask)
 
     def take(record: TaskRecord) -> TaskRecord:
-        asked = questions.waiting(record)
-        for key in given.keys() & asked.keys():
-            try:
-                check_answer(asked[key], msgspec.json.decode(given[key]))
-            except Misanswered as mistake:
-                message = f"params.inputResponses.{key}: {mistake}"
-                raise Refused(INVALID_PARAMS, message) from None
-        return questions.answer(record, given)
+        taken = {}
+        for key, request in questions.waiting(record).items():
+            if key in given:
+                taken[key] = _checked(key, request, given[key])
+        return questions.answer(record, taken)
 
     if found.status not in TERMINAL:
         await keeper.ledger.change(ask.caller.tenant_id, found.id, take)
@@ -142,6 +138,14 @@ async def _task(server: Server, ask: Ask) -> tuple[Keeper, TaskRecord]:
     if record is None:
         raise UNKNOWN
     return server.tasks, record
+
+
+def _checked(key: str, request: InputRequest, given: Raw) -> Mapping[str, Any]:
+    try:
+        return check_answer(request, msgspec.json.decode(given))
+    except Misanswered as mistake:
+        # The key is one of ours, so it may be shown.
+        raise Refused(INVALID_PARAMS, f"params.inputResponses.{key}: {mistake}") from None
 
 
 def _given(params: Params) -> dict[str, Raw]:
