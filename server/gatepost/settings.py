@@ -130,6 +130,10 @@ class LimitsSettings(Settings, frozen=True, kw_only=True):
     """Seconds from the connection, or an answer, until a request's headers are complete."""
     body_timeout_s: float = 30.0
     """Seconds until a request's body is complete."""
+    listen_streams: int = 20_000
+    """Streams of changes that one process holds open; beyond it, listening is refused."""
+    listen_streams_per_caller: int = 50
+    """Streams of changes that one caller may hold open at one process."""
 
 
 class LogSettings(Settings, frozen=True, kw_only=True):

@@ -235,6 +235,8 @@ def _numbers(config: Config) -> Iterator[Problem]:
         "limits.max_header_bytes": limits.max_header_bytes,
         "limits.header_timeout_s": limits.header_timeout_s,
         "limits.body_timeout_s": limits.body_timeout_s,
+        "limits.listen_streams": limits.listen_streams,
+        "limits.listen_streams_per_caller": limits.listen_streams_per_caller,
     }
     for setting, number in positive.items():
         if number <= 0:

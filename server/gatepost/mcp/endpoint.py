@@ -21,6 +21,7 @@ from gatepost.mcp.jsonrpc import (
     read,
 )
 from gatepost.mcp.legacy import Sessions
+from gatepost.mcp.line import Line
 from gatepost.mcp.methods import INITIALIZE
 from gatepost.mcp.params import NO_META, NONE, Params, read_params
 from gatepost.mcp.reply import Replies
@@ -101,6 +102,12 @@ class Endpoint:
             return
         if answer is None:
             return
+        if isinstance(answer, Line):
+            # Everything that the request brought is let go of: it could weigh megabytes, and the
+            # stream may stay for days.
+            scope.pop(WHOLE_BODY, None)
+            await answer.run(receive, send)
+            return
         body = answer.body
         headers = [(b"content-length", str(len(body)).encode()), *answer.headers]
         if body:
@@ -108,7 +115,7 @@ class Endpoint:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | Line | None:
         headers = _checked_headers(scope)
         limits = self._limits
         body: bytes | None = scope.get(WHOLE_BODY)
@@ -151,7 +158,7 @@ class Endpoint:
         identity: bytes,
         params: Params,
         problem: Refused | None,
-    ) -> Answer | None:
+    ) -> Answer | Line | None:
         version = None if params.meta is UNSET else params.meta.version
         header = _version(exchange.headers)
         if version == MODERN and header == MODERN:

@@ -6,10 +6,15 @@ from typing import Any, Literal
 import msgspec
 
 from gatepost.mcp.calling import call_tool
+from gatepost.mcp.exchange import Exchange
+from gatepost.mcp.line import Line
+from gatepost.mcp.params import Params
 from gatepost.mcp.server import Ask, Server
+from gatepost.mcp.subscriptions import LISTEN, listen
 from gatepost.mcp.tasks import cancel_task, get_task, update_task
 
 Handler = Callable[[Server, Ask], Awaitable[bytes]]
+Opener = Callable[[Server, Exchange, bytes, Params], Awaitable[Line]]
 
 
 async def discover(server: Server, ask: Ask) -> bytes:
@@ -31,13 +36,16 @@ class Method(msgspec.Struct, frozen=True):
     """One method: where it is served, and what a client may learn from its headers."""
 
     name: str
-    handler: Handler
+    handler: Handler | None
+    """None for a method whose answer is a stream that stays open."""
     modern: bool = True
     legacy: bool = True
     needs: str = ""
     """The server capability without which nobody has heard of the method (V-08)."""
     mirrors: Literal["name", "uri", "task_id"] | None = None
     """The member of its parameters, as Params calls it, that `Mcp-Name` repeats."""
+    opener: Opener | None = None
+    """What opens that stream."""
 
 
 METHODS = (
@@ -48,6 +56,7 @@ METHODS = (
     Method("tasks/get", get_task, legacy=False, mirrors="task_id"),
     Method("tasks/update", update_task, legacy=False, mirrors="task_id"),
     Method("tasks/cancel", cancel_task, legacy=False, mirrors="task_id"),
+    Method(LISTEN, None, legacy=False, opener=listen),
 )
 INITIALIZE = "initialize"
 """Served by the endpoint itself: its answer carries the session id."""

@@ -1,6 +1,7 @@
 """What every method answers from, and the request it answers."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -43,6 +44,19 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     retry: Retry | None = None
 
 
+class Watched(Protocol):
+    """Tasks, as far as a stream of changes needs to know them."""
+
+    async def may_follow(self, caller: TenantContext, task_ids: Sequence[str]) -> list[str]:
+        """Those of the ids that are tasks of this caller."""
+
+    async def shown(self, caller: TenantContext, task_id: str) -> bytes | None:
+        """
+        The members of `notifications/tasks`, as JSON without its braces and without `_meta`; None
+        when it is no task of this caller (any more).
+        """
+
+
 class Server:
     """What the methods answer from; everything that no request changes is encoded once."""
 
@@ -72,7 +86,7 @@ class Server:
         )
         """The tools whose calls may become tasks."""
         self.tasks = keeper if self.lengthy else None
-        self.capabilities: dict[str, Any] = {"tools": {}} if registry.tools else {}
+        self.capabilities: dict[str, Any] = capabilities(registry)
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
         self.listing = Listing(registry, tail=self.tail)
         shown = {
@@ -99,3 +113,15 @@ class Server:
         if self.info.title and version != "2025-03-26":
             shown["serverInfo"]["title"] = self.info.title
         return _encode(shown)
+
+    def may_read(self, caller: TenantContext, uri: str) -> bool:
+        """Whether the caller may read the document of this URI, and so hear that it changed."""
+        return False
+
+
+def capabilities(registry: Registry) -> dict[str, Any]:
+    """What is declared in both eras: all of it works, and nothing else does."""
+    declared: dict[str, Any] = {}
+    if registry.tools:
+        declared["tools"] = {"listChanged": True}
+    return declared

@@ -81,7 +81,7 @@ class Handshake:
         if message.method == INITIALIZE:
             raise Refused(INVALID_REQUEST, "The session is open already")
         method = self._methods.get(message.method or "")
-        if method is None:
+        if method is None or method.handler is None:
             raise Refused(METHOD_NOT_FOUND, "Method not found")
         params, problem = read_params(message.params)
         if problem is not None:

@@ -9,6 +9,7 @@ from gatepost.mcp.era import MODERN
 from gatepost.mcp.exchange import Answer, Exchange
 from gatepost.mcp.interaction import Audience, progress_token
 from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, Message, Refused
+from gatepost.mcp.line import Line
 from gatepost.mcp.methods import Method, served
 from gatepost.mcp.params import NO_META, Params
 from gatepost.mcp.reply import Replies
@@ -34,17 +35,32 @@ class Stateless:
         identity: bytes,
         params: Params,
         problem: Refused | None,
-    ) -> Answer | None:
-        """Answer one request; None when the answer went out as a stream, or nobody waits for it."""
+    ) -> Answer | Line | None:
+        """
+        Answer one request, or begin a stream that stays open; None when the answer went out as a
+        stream, or nobody waits for it.
+        """
         try:
             method = self._check(exchange, message, params, problem)
             retry = retry_key(exchange.headers, params)
         except Refused as refusal:
             return self._replies.refused(identity, refusal)
+        if method.handler is None:
+            return await self._open(exchange, identity, params, method)
         stream, client = self._client(exchange, params)
         ask = Ask(exchange.caller, exchange.request_id, MODERN, params, client, None, retry)
         work = UntilDisconnect(exchange.receive, method.handler(self._server, ask))
         return await self._replies.to(exchange, identity, stream, work)
+
+    async def _open(
+        self, exchange: Exchange, identity: bytes, params: Params, method: Method
+    ) -> Answer | Line | None:
+        if method.opener is None:
+            return None
+        try:
+            return await method.opener(self._server, exchange, identity, params)
+        except Refused as refusal:
+            return self._replies.refused(identity, refusal)
 
     def _client(self, exchange: Exchange, params: Params) -> tuple[Stream | None, Client]:
         meta = params.meta

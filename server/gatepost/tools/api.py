@@ -107,6 +107,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     changes: Changes = UNHEARD
     asked: list[str] = []
     """The keys of what this run asked so far."""
+    correlation: str | None = None
+    """The caller's own id for what this call is part of; hand it on, and believe nothing of it."""
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None
@@ -253,6 +255,8 @@ class Tool(msgspec.Struct, frozen=True, kw_only=True):
     routed: tuple[Routed, ...] = ()
     task_support: TaskSupport = "forbidden"
     """Whether a call may, or for MCP clients must, become a task."""
+    read_only_form: Callable[[Any], bool] | None = None
+    """Whether a call with these checked arguments only reads, where that depends on them."""
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -278,3 +282,5 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     retry: Retry | None = None
     lasting: bool = False
     """It may go on when its caller's token has expired: whoever waits for it sees to that."""
+    correlation: str | None = None
+    """The caller's own id for what this call is part of: for logs and calls further on."""

@@ -8,6 +8,9 @@ from typing import Any, ClassVar, Generic, TypeVar
 
 T = TypeVar("T")
 
+HUNG_UP = "hung up"
+"""Why a request ends whose connection broke: its client may well want the answer still."""
+
 
 class Stop:
     """A way to cancel the task that made it, and to tell that cancellation from any other."""
@@ -19,11 +22,11 @@ class Stop:
         self._before = self._task.cancelling() if self._task is not None else 0
         self._pulled = False
 
-    def pull(self) -> None:
-        """Cancel the task, once."""
+    def pull(self, why: str | None = None) -> None:
+        """Cancel the task, once; *why* travels in the CancelledError."""
         if self._task is not None and not self._pulled:
             self._pulled = True
-            self._task.cancel()
+            self._task.cancel(why)
 
     def settle(self) -> bool:
         """End it; True when the cancellation under way was this one's and nobody else's."""

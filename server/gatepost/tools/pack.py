@@ -48,6 +48,11 @@ class Options(TypedDict, total=False):
     is asked in the answer of the call, which is then repeated from its start (2026-07-28, multi
     round-trip requests); so effects belong after it.
     """
+    read_only_form: Callable[[Any], bool]
+    """
+    For a tool that reads or writes depending on what it is asked (`git status`, GET): tells from
+    the checked arguments, a dictionary by name, whether this call only reads.
+    """
 
 
 class Pack:
@@ -139,6 +144,7 @@ class Pack:
             pack=self.name,
             routed=routed_arguments(made["input_schema"]),
             task_support=support,
+            read_only_form=options.get("read_only_form"),
             **made,
         )
 

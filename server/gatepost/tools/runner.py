@@ -54,8 +54,13 @@ class Stage(Protocol):
     ToolFailure. Composed once, when the runner is built.
     """
 
-    async def __call__(self, call: Call, tool: Tool, arguments: Any, proceed: Next) -> Outcome:
-        """Take this stage's part in the call."""
+    def __call__(self, call: Call, tool: Tool, arguments: Any, proceed: Next) -> Awaitable[Outcome]:
+        """
+        Take this stage's part in the call.
+
+        Usually a coroutine function; one that is none may hand on what `proceed` answers, and then
+        costs a call that it does not touch next to nothing.
+        """
 
 
 class Runner:
@@ -84,7 +89,7 @@ class Runner:
         self.clock = clock
         self._perform: Next = self._invoke
         for stage in reversed(stages):
-            self._perform = partial(_through, stage, self._perform)
+            self._perform = partial(stage, proceed=self._perform)
 
     async def run(self, call: Call) -> Outcome:
         """
@@ -100,32 +105,23 @@ class Runner:
             call.caller.require_authentication(tool.acr_values, tool.max_age_s, now=self.clock())
         try:
             outcome = await self._perform(call, tool, tool.check(call.arguments))
-        except ToolFailure as raised:
-            outcome = Outcome(failure=raised.failure)
-        except (AuthError, MissingCapability, ProtocolError):
-            raise
-        except TokenOver:
-            message = "The access token expired while the tool ran. Call again with a fresh one."
-            outcome = Outcome(failure=Failure("timeout", message))
-        except DeadlinePassed:
-            outcome = _timed_out(tool.timeout_s or self.timeout_s)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as cancelled:
             if _is_ours():
                 raise
             # The tool awaited something that somebody else cancelled: its fault, not the client's.
-            outcome = self._unforeseen(call)
-        except Exception:  # noqa: BLE001  # the boundary around other people's code
-            outcome = self._unforeseen(call)
+            outcome = outcome_of(cancelled, call, tool.timeout_s or self.timeout_s)
+        except Exception as error:  # noqa: BLE001  # the boundary around other people's code
+            outcome = outcome_of(error, call, tool.timeout_s or self.timeout_s)
         return fit(outcome, tool, self.max_result_bytes)
 
     def _invoke(self, call: Call, tool: Tool, arguments: Any) -> Awaitable[Outcome]:
         # The clock runs while the tool runs, not while a stage waits for a person.
         limit = tool.timeout_s or self.timeout_s
         work = tool.invoke(self.context_for(call), arguments)
-        allowed = self.allowed_s(call.caller)
+        allowed = FOREVER_S if call.lasting else self.allowed_s(call.caller)
         if call.client is NOBODY:
             return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)
-        attentive = Attentive(limit, FOREVER_S if call.lasting else allowed, work)
+        attentive = Attentive(limit, allowed, work)
         call.client.timed(attentive)
         return attentive
 
@@ -138,19 +134,28 @@ class Runner:
         """
         return max(caller.expires_at - self.clock(), 0.0) + self.grace_s
 
-    def _unforeseen(self, call: Call) -> Outcome:
-        log.exception("tool_failed", request_id=call.request_id, tool=call.tool)
-        message = f"The tool failed unexpectedly. Reference: {call.request_id}"
-        return Outcome(failure=Failure("internal", message))
 
-
-async def _through(stage: Stage, proceed: Next, call: Call, tool: Tool, arguments: Any) -> Outcome:
-    return await stage(call, tool, arguments, proceed)
-
-
-def _timed_out(limit_s: float) -> Outcome:
-    message = f"The tool did not finish within {limit_s:g} seconds."
-    return Outcome(failure=Failure("timeout", message))
+def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
+    """What a call answers that ended with *error*; raises it when the protocol has to answer."""
+    if isinstance(error, ToolFailure):
+        return Outcome(failure=error.failure)
+    if isinstance(error, AuthError | MissingCapability | ProtocolError):
+        raise error
+    if isinstance(error, TokenOver):
+        message = "The access token expired while the tool ran. Call again with a fresh one."
+        return Outcome(failure=Failure("timeout", message))
+    if isinstance(error, DeadlinePassed):
+        message = f"The tool did not finish within {limit_s:g} seconds."
+        return Outcome(failure=Failure("timeout", message))
+    log.error(
+        "tool_failed",
+        request_id=call.request_id,
+        tool=call.tool,
+        correlation=call.correlation,
+        exc_info=error,
+    )
+    message = f"The tool failed unexpectedly. Reference: {call.request_id}"
+    return Outcome(failure=Failure("internal", message))
 
 
 def _is_ours() -> bool:
