@@ -120,9 +120,9 @@ class Services:
         self.keys.retain([trusted.settings.issuer for trusted in issuers.issuers])
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
-        self.keeper.suspended = frozenset(config.tenancy.suspended)
         self.keeper.ledger.terms = Terms(**msgspec.structs.asdict(config.tasks))
-        self._drain_s = config.listen.drain_s
+        self.keeper.suspended = frozenset(config.tenancy.suspended)
+        self.keeper.end(lambda caller: caller.tenant_id in config.tenancy.suspended)
         self.tenants_apart = TENANT in config.resource
 
     def _stages(self, config: Config) -> list[Stage]:
@@ -170,6 +170,11 @@ class Services:
             correlation=call.correlation,
         )
 
+    def drain(self, within_s: float) -> None:
+        """A stop has begun: end who only listens, and let tasks finish for so long."""
+        self.streams.close()
+        self.keeper.drain(within_s)
+
     def warm(self) -> None:
         """Begin to fetch the issuers' keys, so that the first request need not wait for them."""
         self.keys.warm(self.issuers.issuers)
@@ -189,7 +194,7 @@ class Services:
 
     async def aclose(self) -> None:
         """Close what was opened, the log last, so that it has the last requests."""
-        await self.keeper.aclose(self._drain_s)
+        await self.keeper.aclose()
         for introspectors in self._introspectors:
             await introspectors.aclose()
         await self.keys.aclose()

@@ -24,8 +24,13 @@ from gatepost_authz.errors import AuthError
 
 _log = logging.getLogger("gatepost.tasks")
 
-Reason = Literal["cancelled", "over", "lost", "handed over"]
-"""Why work is stopped: its client wants that, its time is over, another server has it, or we go."""
+Reason = Literal["cancelled", "revoked", "over", "lost", "handed over"]
+"""
+Why work is stopped: its client wants that, or may not have it any more; its time is over; another
+server has it; or this one goes.
+"""
+REVOKED = "Its caller may not call any more."
+OVER = "The time of the task was over before its work was."
 
 LOOKS_PER_LEASE = 10
 """How often a record is looked at although nobody said that it changed."""
@@ -184,7 +189,7 @@ class Job:
         if self.work.cancelled():
             if self.reason == "cancelled":
                 return {"status": "cancelled", "status_message": "Cancelled by its client."}
-            return failed(INTERNAL_ERROR, "The time of the task was over before its work was.")
+            return failed(INTERNAL_ERROR, REVOKED if self.reason == "revoked" else OVER)
         raised = self.work.exception()
         try:
             if raised is not None:

@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from gatepost.mcp import questions
 from gatepost.mcp.errand import Errand
-from gatepost.mcp.job import Job, failed, fresh_runner
+from gatepost.mcp.job import OVER, Job, failed, fresh_runner
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR
 from gatepost.mcp.ledger import Ledger
 from gatepost.mcp.project import rate_limited
@@ -38,7 +38,6 @@ UNKNOWN_EFFECT = "The server that ran it stopped; whether it took effect is unkn
 STOPPED_OFTEN = f"The servers that ran it stopped {ATTEMPTS} times."
 GONE = "The tool is not served any more."
 SUSPENDED = "The tenant is suspended."
-OVER = "The time of the task was over before its work was."
 
 _encode = msgspec.json.encode
 _replace = msgspec.structs.replace
@@ -77,6 +76,7 @@ class Keeper:
         self._runner = runner
         self._jobs: dict[Job, asyncio.Task[None]] = {}
         self._sweeping: asyncio.Task[None] | None = None
+        self._until = 0.0
 
     async def accept(
         self, call: Call, tool: Tool, errand: Errand, work: asyncio.Task[Outcome]
@@ -256,12 +256,23 @@ class Keeper:
                 _log.warning("abandoned tasks cannot be looked for")
             await asyncio.sleep(self.ledger.terms.lease_s / 2)
 
-    async def aclose(self, within_s: float = 0.0) -> None:
-        """Let tasks finish for so long, then leave them to other servers; no call is accepted."""
+    def drain(self, within_s: float) -> None:
+        """Let tasks finish for so long from now on; `aclose` waits for that."""
+        self._until = asyncio.get_running_loop().time() + within_s
+
+    def end(self, which: Callable[[TenantContext], bool]) -> None:
+        """Stop the tasks of these callers in this process: they may not have them any more."""
+        for job in self._jobs:
+            if which(_decode_call(job.record.call).caller):
+                job.stop("revoked")
+
+    async def aclose(self) -> None:
+        """Leave what still runs after the drain to other servers."""
         if self._sweeping is not None:
             self._sweeping.cancel()
         if self._jobs:
-            await asyncio.wait(self._jobs.values(), timeout=within_s)
+            left = self._until - asyncio.get_running_loop().time()
+            await asyncio.wait(self._jobs.values(), timeout=max(left, 0.0))
         for job in self._jobs:
             job.stop("handed over")
         if self._jobs:

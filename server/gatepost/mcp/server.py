@@ -1,7 +1,6 @@
 """What every method answers from, and the request it answers."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
@@ -42,19 +41,6 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     session: Session | None = None
     """Of the older revisions; None in the modern era."""
     retry: Retry | None = None
-
-
-class Watched(Protocol):
-    """Tasks, as far as a stream of changes needs to know them."""
-
-    async def may_follow(self, caller: TenantContext, task_ids: Sequence[str]) -> list[str]:
-        """Those of the ids that are tasks of this caller."""
-
-    async def shown(self, caller: TenantContext, task_id: str) -> bytes | None:
-        """
-        The members of `notifications/tasks`, as JSON without its braces and without `_meta`; None
-        when it is no task of this caller (any more).
-        """
 
 
 class Server:
