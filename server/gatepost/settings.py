@@ -113,6 +113,13 @@ class TasksSettings(Settings, frozen=True, kw_only=True):
     """Seconds after which another process takes up the task of one that says nothing."""
 
 
+class McpSettings(Settings, frozen=True, kw_only=True):
+    """What the MCP endpoint does its own way."""
+
+    page_size: int = 500
+    """How many tools, resources or prompts one page of a list holds."""
+
+
 class LimitsSettings(Settings, frozen=True, kw_only=True):
     """How often a caller may call, what a request may weigh, and how often a peer may fail."""
 
@@ -163,6 +170,7 @@ class Config(Settings, frozen=True, kw_only=True):
     storage: StorageSettings = StorageSettings()
     workspace: WorkspaceSettings = WorkspaceSettings()
     tools: ToolsSettings = ToolsSettings()
+    mcp: McpSettings = McpSettings()
     tasks: TasksSettings = TasksSettings()
     limits: LimitsSettings = LimitsSettings()
     log: LogSettings = LogSettings()

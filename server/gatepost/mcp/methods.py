@@ -6,9 +6,12 @@ from typing import Any, Literal
 import msgspec
 
 from gatepost.mcp.calling import call_tool
+from gatepost.mcp.completion import complete
+from gatepost.mcp.documents import list_documents, list_templates, read_document
 from gatepost.mcp.exchange import Exchange
 from gatepost.mcp.line import Line
 from gatepost.mcp.params import Params
+from gatepost.mcp.prompts import get_prompt, list_prompts
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.subscriptions import LISTEN, listen
 from gatepost.mcp.tasks import cancel_task, get_task, update_task
@@ -29,7 +32,7 @@ async def ping(server: Server, ask: Ask) -> bytes:
 
 async def list_tools(server: Server, ask: Ask) -> bytes:
     """`tools/list`."""
-    return server.listing.tools(ask.caller, ask.params, ask.revision)
+    return server.listing.page("tools", ask.caller, ask.params, ask.revision)
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -56,6 +59,12 @@ METHODS = (
     Method("tasks/get", get_task, legacy=False, mirrors="task_id"),
     Method("tasks/update", update_task, legacy=False, mirrors="task_id"),
     Method("tasks/cancel", cancel_task, legacy=False, mirrors="task_id"),
+    Method("resources/list", list_documents, needs="resources"),
+    Method("resources/templates/list", list_templates, needs="resources"),
+    Method("resources/read", read_document, needs="resources", mirrors="uri"),
+    Method("prompts/list", list_prompts, needs="prompts"),
+    Method("prompts/get", get_prompt, needs="prompts", mirrors="name"),
+    Method("completion/complete", complete, needs="completions"),
     Method(LISTEN, None, legacy=False, opener=listen),
 )
 INITIALIZE = "initialize"

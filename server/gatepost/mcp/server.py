@@ -9,13 +9,13 @@ from gatepost.keyring import KeyRing
 from gatepost.mcp.era import SERVED
 from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.legacy import Session
-from gatepost.mcp.listing import TTL_MS, Listing
+from gatepost.mcp.listing import PAGE_SIZE, TTL_MS, Listing
 from gatepost.mcp.params import SERVER_INFO, TASKS, Params
 from gatepost.stores.api import Records, Relay
 from gatepost.streams import Streams
 from gatepost.tools.api import Retry
 from gatepost.tools.client import NOBODY, Client
-from gatepost.tools.registry import Registry
+from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
 from gatepost_authz.caller import TenantContext
 
@@ -58,6 +58,7 @@ class Server:
         feed: Feed,
         streams: Streams,
         keeper: Keeper,
+        page_size: int = PAGE_SIZE,
     ) -> None:
         self.runner = runner
         self.registry = registry
@@ -74,7 +75,7 @@ class Server:
         self.tasks = keeper if self.lengthy else None
         self.capabilities: dict[str, Any] = capabilities(registry)
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
-        self.listing = Listing(registry, tail=self.tail)
+        self.listing = Listing(registry, keyring=keyring, tail=self.tail, page_size=page_size)
         shown = {
             "resultType": "complete",
             "supportedVersions": SERVED,
@@ -102,12 +103,22 @@ class Server:
 
     def may_read(self, caller: TenantContext, uri: str) -> bool:
         """Whether the caller may read the document of this URI, and so hear that it changed."""
-        return False
+        try:
+            offer = self.registry.offer("document", uri, caller)
+        except Unknown:
+            return False
+        return offer.scopes <= caller.scopes
 
 
 def capabilities(registry: Registry) -> dict[str, Any]:
-    """What is declared in both eras: all of it works, and nothing else does."""
+    """What is declared in both eras: exactly what has handlers that work (V-08)."""
     declared: dict[str, Any] = {}
     if registry.tools:
         declared["tools"] = {"listChanged": True}
+    if registry.documents or registry.templates:
+        declared["resources"] = {}
+    if registry.prompts:
+        declared["prompts"] = {}
+    if registry.completes:
+        declared["completions"] = {}
     return declared
