@@ -18,7 +18,7 @@ from gatepost.stores.api import TERMINAL, TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome
 from gatepost.tools.asking import Misanswered, check_answer
 from gatepost.tools.attend import DeadlinePassed, Within
-from gatepost.tools.client import Capabilities, InputRequest, MissingCapability
+from gatepost.tools.client import Capabilities, InputRequest
 
 _encode = msgspec.json.encode
 _replace = msgspec.structs.replace
@@ -34,6 +34,7 @@ UNDECLARED = Refused(
     f"The client did not declare the extension {TASKS}",
     data={"requiredCapabilities": REQUIRED},
 )
+ONLY_TASKS = "The tool takes so long that only clients of tasks (MCP 2026-07-28) can call it."
 TOKEN_OVER = "The access token expired while the tool ran. Call again with a fresh one."  # noqa: S105  # a sentence
 
 
@@ -41,14 +42,16 @@ async def run(server: Server, keeper: Keeper, ask: Ask, call: Call) -> Outcome |
     """
     Run the call of a tool that may become a task: its outcome, or the task it has become.
 
-    Raises what `Runner.run` raises, MissingCapability where only a task will do and the client
-    takes none (K-03), and Refused or StoreUnavailable when the task cannot be kept.
+    Raises what `Runner.run` raises, and Refused or StoreUnavailable when the task cannot be kept.
     """
     tool = server.registry.find(call.caller, call.tool)
     if not (ask.revision == MODERN and declared(ask.params)):
-        if tool.task_support == "required":
-            raise MissingCapability(REQUIRED)
-        return await server.runner.run(call)
+        if tool.task_support != "required":
+            return await server.runner.run(call)
+        if ask.revision == MODERN:
+            raise UNDECLARED
+        # Before 2026-07-28 there is no error for it, and a model can tell its user.
+        return Outcome(failure=Failure("denied", ONLY_TASKS))
     errand = Errand(ask.client, _capabilities(ask.params))
     work = asyncio.create_task(server.runner.run(_replace(call, client=errand, lasting=True)))
     work.add_done_callback(lambda _: errand.turn.set())
