@@ -13,6 +13,8 @@ from gatepost.changes import Feed
 from gatepost.guard.once import Once, Runs
 from gatepost.keyring import KeyRing
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, Limits
+from gatepost.mcp.keeper import Keeper
+from gatepost.mcp.ledger import DEFAULT_TERMS, Ledger, Terms
 from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.server import Server, ServerInfo
 from gatepost.packs import demo
@@ -135,6 +137,7 @@ class Client:
         relay: Relay | None = None,
         records: Records | None = None,
         streams: Streams | None = None,
+        terms: Terms = DEFAULT_TERMS,
     ) -> None:
         self.clock = Clock()
         self.caller = a_caller()
@@ -153,6 +156,8 @@ class Client:
         )
         self.feed = Feed(self.relay)
         self.streams = Streams(clock=self.clock) if streams is None else streams
+        ledger = Ledger(self.records, self.feed, terms, clock=self.clock)
+        self.keeper = Keeper(ledger, lambda: runner)
         self.server = Server(
             runner=runner,
             registry=self.registry,
@@ -163,6 +168,7 @@ class Client:
             page_size=page_size,
             feed=self.feed,
             streams=self.streams,
+            keeper=self.keeper,
         )
         self.endpoint = Endpoint(
             self.server,
