@@ -204,7 +204,6 @@ resource = "https://localhost:{port}/mcp"
 listen = {{ port = {port}, tls_certificate = "certificate.pem", tls_key = "key.pem" }}
 keys.ring = "file:keyring.json"
 tools.packs = ["demo"]
-storage = {{ database = "sqlite:///gatepost.db", shared = "{shared}" }}
 issuers = [{{ issuer = "https://id.example.com", tenant = {{ value = "acme" }} }}]
 """
 
