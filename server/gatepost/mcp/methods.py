@@ -37,13 +37,15 @@ class Method(msgspec.Struct, frozen=True):
     """The server capability without which nobody has heard of the method (V-08)."""
     mirrors: Literal["name", "uri", "task_id"] | None = None
     """The member of its parameters, as Params calls it, that `Mcp-Name` repeats."""
+    asks: bool = False
+    """Whether its answer may be questions (M-01)."""
 
 
 METHODS = (
     Method("server/discover", discover, legacy=False),
     Method("ping", ping, modern=False),
     Method("tools/list", list_tools, needs="tools"),
-    Method("tools/call", call_tool, needs="tools", mirrors="name"),
+    Method("tools/call", call_tool, needs="tools", mirrors="name", asks=True),
 )
 INITIALIZE = "initialize"
 """Served by the endpoint itself: its answer carries the session id."""

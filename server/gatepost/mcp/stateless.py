@@ -7,14 +7,13 @@ from gatepost.mcp import modern
 from gatepost.mcp.calling import tool_arguments, tool_name, unknown_tool
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.exchange import Answer, Exchange
-from gatepost.mcp.interaction import Audience, progress_token
 from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, Message, Refused
 from gatepost.mcp.methods import Method, served
 from gatepost.mcp.params import NO_META, Params
 from gatepost.mcp.reply import Replies
+from gatepost.mcp.roundtrips import Rounds, is_retry
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.stream import Stream, reads_events
-from gatepost.tools.client import NOBODY, Client
 from gatepost.tools.registry import UnknownTool
 
 
@@ -38,22 +37,30 @@ class Stateless:
         """Answer one request; None when the answer went out as a stream, or nobody waits for it."""
         try:
             method = self._check(exchange, message, params, problem)
+            client = self._client(exchange, method, params)
         except Refused as refusal:
             return self._replies.refused(identity, refusal)
-        stream, client = self._client(exchange, params)
+        if client is None:
+            ask = Ask(exchange.caller, exchange.request_id, MODERN, params)
+            work = UntilDisconnect(exchange.receive, method.handler(self._server, ask))
+            return await self._replies.to(exchange, identity, None, work)
         ask = Ask(exchange.caller, exchange.request_id, MODERN, params, client)
-        work = UntilDisconnect(exchange.receive, method.handler(self._server, ask))
-        return await self._replies.to(exchange, identity, stream, work)
+        answered = client.answered(method.handler(self._server, ask))
+        work = UntilDisconnect(exchange.receive, answered)
+        return await self._replies.to(exchange, identity, client.stream, work)
 
-    def _client(self, exchange: Exchange, params: Params) -> tuple[Stream | None, Client]:
-        meta = params.meta
-        if meta is UNSET or meta.progress_token is UNSET:
-            return None, NOBODY
+    def _client(self, exchange: Exchange, method: Method, params: Params) -> Rounds | None:
+        """Who can be told or asked something; None when there is nothing to tell and to ask."""
+        meta = NO_META if params.meta is UNSET else params.meta
+        tells = not (meta.progress_token is UNSET and meta.log_level is UNSET)
+        if not (tells or meta.capabilities or is_retry(params)):
+            return None
         stream = None
-        if reads_events(exchange.headers.get(b"accept", b"")):
+        if tells and reads_events(exchange.headers.get(b"accept", b"")):
             stream = Stream(exchange.send)
-        token = progress_token(meta)
-        return stream, Audience(stream, capabilities={}, token=token, level=None)
+        return Rounds(
+            self._server, exchange.caller, method.name, params, asks=method.asks, stream=stream
+        )
 
     def _check(
         self, exchange: Exchange, message: Message, params: Params, problem: Refused | None

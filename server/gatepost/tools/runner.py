@@ -10,7 +10,7 @@ import structlog
 
 from gatepost.tools.api import Call, CallContext, Failure, Outcome, Tool, ToolFailure
 from gatepost.tools.attend import DeadlinePassed, Within
-from gatepost.tools.client import MissingCapability, ProtocolError
+from gatepost.tools.client import MissingCapability, ProtocolError, all_needed
 from gatepost.tools.fit import fit
 from gatepost.tools.registry import Registry
 from gatepost_authz.errors import AuthError
@@ -21,6 +21,12 @@ Next = Callable[[Call, Tool, Any], Awaitable[Outcome]]
 
 GRACE_S = 45.0
 """How long a call may outlive its caller's token: longer than most calls take, below a minute."""
+
+BEYOND = (Exception, BaseExceptionGroup, SystemExit)
+"""
+What other people's code may end in. A library that gives up with `sys.exit` on a tool's behalf must
+not end the server.
+"""
 
 
 class TokenOver(DeadlinePassed):
@@ -98,13 +104,13 @@ class Runner:
             outcome = Outcome(failure=Failure("timeout", message))
         except DeadlinePassed:
             outcome = _timed_out(tool.timeout_s or self.timeout_s)
-        except asyncio.CancelledError:
+        except asyncio.CancelledError as raised:
             if _is_ours():
                 raise
             # The tool awaited something that somebody else cancelled: its fault, not the client's.
-            outcome = self._unforeseen(call)
-        except Exception:  # noqa: BLE001  # the boundary around other people's code
-            outcome = self._unforeseen(call)
+            outcome = self._unforeseen(call, raised)
+        except BEYOND as raised:
+            outcome = self._unforeseen(call, raised)
         return fit(outcome, tool, self.max_result_bytes)
 
     def _invoke(self, call: Call, tool: Tool, arguments: Any) -> Awaitable[Outcome]:
@@ -116,7 +122,10 @@ class Runner:
         allowed = max(call.caller.expires_at - self.clock(), 0.0) + self.grace_s
         return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)
 
-    def _unforeseen(self, call: Call) -> Outcome:
+    def _unforeseen(self, call: Call, raised: BaseException) -> Outcome:
+        if isinstance(raised, BaseExceptionGroup) and (needed := all_needed(raised)):
+            # The tool asks in tasks of its own, all at once.
+            raise needed from None
         log.exception("tool_failed", request_id=call.request_id, tool=call.tool)
         message = f"The tool failed unexpectedly. Reference: {call.request_id}"
         return Outcome(failure=Failure("internal", message))
