@@ -123,6 +123,7 @@ class Client:
         max_result_bytes: int = 4_000_000,
         relay: Relay | None = None,
         streams: Streams | None = None,
+        keyring: KeyRing | None = None,
     ) -> None:
         self.clock = Clock()
         self.caller = a_caller()
@@ -134,7 +135,7 @@ class Client:
             max_result_bytes=max_result_bytes,
             clock=self.clock,
         )
-        self.keyring = KeyRing.ephemeral()
+        self.keyring = keyring or KeyRing.ephemeral()
         self.records = MemoryRecords()
         self.relay = relay or MemoryRelay()
         self.feed = Feed(self.relay)

@@ -63,11 +63,10 @@ class State(msgspec.Struct, frozen=True):
 class Unsealed(msgspec.Struct, frozen=True):
     """What a request brings from earlier rounds."""
 
-    round: int = 0
-    given: dict[str, Given] = {}
+    round: int
+    given: dict[str, Given]
 
 
-FIRST = Unsealed()
 _encode = msgspec.json.encode
 _read_state = msgspec.json.Decoder(State).decode
 _read_responses = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -99,7 +98,7 @@ class Rounds(Audience):
         self._asks = asks
         self._declared = {} if meta.capabilities is UNSET else meta.capabilities
         self._read: Capabilities | None = None
-        before = FIRST
+        before = Unsealed(0, {})
         if asks and not (params.input_responses is UNSET and params.request_state is UNSET):
             before = self._before()
         self._round = before.round
@@ -137,7 +136,7 @@ class Rounds(Audience):
             return self._questions(needed.requests)
 
     def _answer(self, key: str, request: InputRequest) -> Mapping[str, Any] | None:
-        given = self._given.get(key)
+        given = self._given.pop(key, None)
         question = _told(request)
         if given is None or given.question not in (None, question):
             return None
@@ -148,7 +147,8 @@ class Rounds(Audience):
         except (Malformed, msgspec.DecodeError) as mistake:
             message = f"The answer to {key} cannot be taken: {mistake}"
             raise ProtocolError(INVALID_PARAMS, message) from None
-        self._given = {**self._given, key: Given(question, given.answer)}
+        # Only what was taken travels on.
+        self._given[key] = Given(question, given.answer)
         return answer
 
     def _questions(self, requests: Mapping[str, InputRequest]) -> bytes:

@@ -65,7 +65,9 @@ class Server:
         self.relay = relay
         self.feed = feed
         self.streams = streams
-        self.capabilities: dict[str, Any] = {"tools": {}} if registry.tools else {}
+        self.capabilities: dict[str, Any] = {"logging": {}}
+        if registry.tools:
+            self.capabilities["tools"] = {}
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
         self.listing = Listing(registry, tail=self.tail)
         shown = {

@@ -63,6 +63,8 @@ class Sampling:
             messages = [{"role": "user", "content": {"type": "text", "text": messages}}]
         if max_tokens < 1:
             raise ValueError("max_tokens must be positive")
+        if unknown := options.keys() - SamplingOptions.__annotations__.keys():
+            raise TypeError(f"a sampling has no option {', '.join(sorted(unknown))}")
         _check_messages(messages)
         params: dict[str, Any] = {"messages": list(messages), "maxTokens": max_tokens}
         named = {
