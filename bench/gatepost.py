@@ -32,6 +32,7 @@ root = {workspaces}
 
 [limits]
 failures_per_second = 0
+requests_per_second = 0
 
 [log]
 level = "info"

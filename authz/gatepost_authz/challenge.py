@@ -81,12 +81,7 @@ class Challenge:
         await send({"type": "http.response.body", "body": body})
 
     def _build(self, error: AuthError, target: Target | None) -> Answer:
-        body = msgspec.json.encode(
-            {
-                "error": error.code or "invalid_token",
-                "error_description": error.description or NO_CREDENTIALS,
-            }
-        )
+        body = msgspec.json.encode(_body(error))
         headers = [
             (b"content-type", b"application/json"),
             (b"content-length", str(len(body)).encode()),
@@ -127,6 +122,23 @@ class Challenge:
             # Some clients replace what they had by what the challenge names.
             scopes = tuple(dict.fromkeys((*self.baseline, *error.scopes)))
         return [("scope", words(scopes))] if scopes else []
+
+
+def _body(error: AuthError) -> dict[str, object]:
+    """What stands in the body, for clients that hand ``message`` to a model as it is."""
+    description = error.description or NO_CREDENTIALS
+    body: dict[str, object] = {
+        "error": error.code or "invalid_token",
+        "error_description": description,
+        "message": f"{description}.",
+    }
+    if isinstance(error, InsufficientScope):
+        body["message"] = f"{description}: the access token needs the scopes {words(error.scopes)}."
+        body["scopes"] = error.scopes
+    if isinstance(error, IssuerUnavailable):
+        body["message"] = f"{description}. Try again in {error.retry_after} seconds."
+        body["retry_after"] = error.retry_after
+    return body
 
 
 def _particulars(error: AuthError) -> object:

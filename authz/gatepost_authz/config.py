@@ -90,6 +90,35 @@ class Resource:
         return self.of_tenant(match[1]) if match else None
 
 
+class Beside:
+    """
+    Where one server serves more than the endpoint for the same tokens: the paths below ``base``.
+
+    That is the folder of the endpoint, as relative references resolve (RFC 3986 section 5.2.3):
+    beside ``/t/{tenant}/mcp`` lies ``/t/{tenant}/tools``. Where the tenant is the last segment it
+    is the endpoint itself, since the folder would be all tenants'. Tokens name the resource, never
+    such a path.
+    """
+
+    def __init__(self, resource: Resource) -> None:
+        folder = resource.path.rpartition("/")[0]
+        if resource.templated and TENANT not in folder:
+            folder = resource.path.rstrip("/")
+        self.base = folder
+        self._resource = resource
+        before, _, after = folder.partition(TENANT)
+        self._pattern = re.compile(
+            f"{re.escape(before)}({TENANT_ID.pattern}){re.escape(after)}/[^/].*", re.ASCII
+        )
+
+    def locate(self, path: str) -> Target | None:
+        """The resource that a request path below ``base`` belongs to; None when it names none."""
+        if not self._resource.templated:
+            return self._resource.locate(path)
+        match = self._pattern.fullmatch(path)
+        return self._resource.of_tenant(match[1]) if match else None
+
+
 class TenantRule(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How an issuer's tokens name their tenant: exactly one of the three."""
 

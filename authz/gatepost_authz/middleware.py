@@ -1,13 +1,14 @@
 """The gate: a request passes only with a token meant for this resource."""
 
 from collections.abc import Callable
+from typing import Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
 
 from gatepost_authz.bearer import bearer_token
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Resource
+from gatepost_authz.config import Target
 from gatepost_authz.errors import AuthError, InvalidToken
 from gatepost_authz.verifier import TokenVerifier
 
@@ -23,6 +24,13 @@ def caller_of(scope: Scope) -> TenantContext:
     return caller
 
 
+class Place(Protocol):
+    """What knows the resource of a path: a Resource, or what lies Beside it."""
+
+    def locate(self, path: str) -> Target | None:
+        """The resource that a request path belongs to; None when it names none."""
+
+
 class BearerMiddleware:
     """
     Lets a request pass only with a token meant for *resource*, carrying the *baseline* scopes.
@@ -35,7 +43,7 @@ class BearerMiddleware:
         self,
         app: ASGIApp,
         *,
-        resource: Resource,
+        resource: Place,
         verifier: TokenVerifier,
         challenge: Challenge,
         baseline: frozenset[str] = frozenset(),

@@ -14,18 +14,24 @@ from gatepost.edge.edge import Edge, respond
 from gatepost.edge.headers import Headers
 from gatepost.edge.limits import Limits
 from gatepost.edge.origin import Origin
+from gatepost.edge.request import Check
 from gatepost.edge.transport import Transport
 from gatepost.mcp.endpoint import Endpoint
 from gatepost.mcp.endpoint import Limits as BodyLimits
 from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.server import Server, ServerInfo
-from gatepost.pages import page_headers, start_page
+from gatepost.pages import document_headers, page_headers, start_page
+from gatepost.rest.bridge import Bridge
+from gatepost.rest.bridge import Limits as BridgeLimits
+from gatepost.rest.document import document
 from gatepost.services import Services
 from gatepost.settings import Config
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.config import Resource
+from gatepost_authz.config import Beside, Resource
 from gatepost_authz.metadata import Metadata
-from gatepost_authz.middleware import BearerMiddleware
+from gatepost_authz.middleware import BearerMiddleware, Place
+
+Paths = tuple[str, ...]
 
 
 def build_app(
@@ -49,28 +55,17 @@ def build_app(
     path = resource.path or "/"
     table = Table(
         [
-            Route(path, endpoint),
+            Route(path, endpoint, methods=["POST"]),
+            *tool_routes(config, services, resource, challenge, bearer),
             *public_routes(config, services, resource, unknown=bearer(not_found)),
             *development_issuer,
         ],
         default=bearer(not_found),
     )
     untouched = ("/dev-as",) if development_issuer else ()
-    origins = Origins(config.listen.allowed_origins, development=config.development)
-    proxies = tuple(ip_network(network) for network in config.listen.trusted_proxies)
     return Edge(
         table,
-        checks=[
-            Cors(origins, untouched=untouched),
-            Transport(production=not config.development, proxies=proxies),
-            Headers(),
-            Limits(
-                max_header_bytes=config.limits.max_header_bytes,
-                max_body_bytes=config.limits.max_body_bytes,
-            ),
-            services.flood,
-            Origin(resource.origin, origins, development=config.development, untouched=untouched),
-        ],
+        checks=checks(config, services, resource, table, untouched),
         log=services.log,
         probes={
             "/health": health,
@@ -78,6 +73,25 @@ def build_app(
         },
         is_endpoint=table.first_matches,
     )
+
+
+def checks(
+    config: Config, services: Services, resource: Resource, table: "Table", untouched: Paths
+) -> list[Check]:
+    """What every request meets first; paths below *untouched* judge origins themselves."""
+    origins = Origins(config.listen.allowed_origins, development=config.development)
+    proxies = tuple(ip_network(network) for network in config.listen.trusted_proxies)
+    return [
+        Cors(origins, allow=table.allow, untouched=untouched),
+        Transport(production=not config.development, proxies=proxies),
+        Headers(),
+        Limits(
+            max_header_bytes=config.limits.max_header_bytes,
+            max_body_bytes=config.limits.max_body_bytes,
+        ),
+        services.flood,
+        Origin(resource.origin, origins, development=config.development, untouched=untouched),
+    ]
 
 
 class Application:
@@ -101,10 +115,11 @@ class Bearer:
         self._resource = resource
         self._challenge = challenge
 
-    def __call__(self, app: ASGIApp) -> BearerMiddleware:
+    def __call__(self, app: ASGIApp, *, place: Place | None = None) -> BearerMiddleware:
+        """*app* behind the gate; *place* where its paths are not the resource's own."""
         return BearerMiddleware(
             app,
-            resource=self._resource,
+            resource=place or self._resource,
             verifier=self._services.verifier,
             challenge=self._challenge,
             baseline=frozenset(self._config.scopes.baseline),
@@ -121,6 +136,7 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
         keyring=services.keyring,
         records=services.records,
         relay=services.relay,
+        page_size=config.mcp.page_size,
         feed=services.feed,
         streams=services.streams,
     )
@@ -134,6 +150,27 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
     )
 
 
+def tool_routes(
+    config: Config, services: Services, resource: Resource, challenge: Challenge, bearer: Bearer
+) -> list[Route]:
+    """The REST tool protocol, beside the endpoint and behind the same gate."""
+    limits, beside = config.limits, Beside(resource)
+    bridge = Bridge(
+        services.runner,
+        services.registry,
+        challenge=challenge,
+        place=beside,
+        suspended=frozenset(config.tenancy.suspended),
+        limits=BridgeLimits(limits.max_body_bytes, limits.body_timeout_s),
+    )
+    listing = bearer(bridge.list_tools, place=beside)
+    calling = bearer(bridge.call_tool, place=beside)
+    return [
+        Route(f"{beside.base}/tools", listing, methods=["GET"]),
+        Route(f"{beside.base}/tool/{{name}}/call", calling, methods=["POST"]),
+    ]
+
+
 def public_routes(
     config: Config, services: Services, resource: Resource, *, unknown: ASGIApp
 ) -> list[Route]:
@@ -145,8 +182,11 @@ def public_routes(
         name="Gatepost",
         unknown=unknown,
     )
-    page = [] if resource.path in {"", "/"} else [Route("/", StartPage(config))]
-    return [*page, *documents.routes()]
+    start, openapi = start_page(config), document(resource, version())
+    routes = [Route("/openapi.json", Page(openapi, document_headers(openapi)), methods=["GET"])]
+    if resource.path not in {"", "/"}:
+        routes.append(Route("/", Page(start, page_headers(start)), methods=["GET"]))
+    return [*routes, *documents.routes()]
 
 
 class Table:
@@ -179,21 +219,28 @@ class Table:
                 return route.app(scope, receive, send)
         return self.default(scope, receive, send)
 
+    def allow(self, path: str) -> bytes:
+        """What `Allow` says of a path; of an unknown one as of most that there are."""
+        for route in self.routes:
+            if route.methods and route.path_regex.fullmatch(path):
+                return ", ".join(sorted(route.methods)).encode()
+        return b"POST"
+
     def first_matches(self, path: str) -> bool:
         """Whether the path is the endpoint's."""
         return self.routes[0].path_regex.fullmatch(path) is not None
 
 
-class StartPage:
-    """`/`, for a person."""
+class Page:
+    """A document that is the same for everybody."""
 
-    def __init__(self, config: Config) -> None:
-        self._body = start_page(config)
-        self._headers = page_headers(self._body)
+    def __init__(self, body: bytes, headers: list[tuple[bytes, bytes]]) -> None:
+        self._body = body
+        self._headers = headers
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["method"] not in {"GET", "HEAD"}:
-            body = b'{"error":"method_not_allowed"}'
+            body = b'{"error":"method_not_allowed","message":"Only GET, HEAD is served here."}'
             await respond(send, 405, body, ((b"allow", b"GET, HEAD"),))
             return
         await send({"type": "http.response.start", "status": 200, "headers": self._headers})
@@ -202,7 +249,7 @@ class StartPage:
 
 async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     """Answers a caller whose token is good and whose path is nobody's."""
-    await respond(send, 404, b'{"error":"not_found"}')
+    await respond(send, 404, _NOT_FOUND)
 
 
 def health() -> bytes:
@@ -218,4 +265,5 @@ def version() -> str:
         return "0+source"
 
 
+_NOT_FOUND = b'{"error":"not_found","message":"Nothing is served at this path."}'
 _HEALTH = msgspec.json.encode({"status": "ok", "version": version()})

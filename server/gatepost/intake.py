@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from starlette.types import Receive
 
-from gatepost.tools.attend import Attended, Stop
+from gatepost.tools.attend import HUNG_UP, Attended, Stop
 
 T = TypeVar("T")
 
@@ -113,4 +113,4 @@ class UntilDisconnect(Attended[T]):
     async def _until_gone(self, stop: Stop) -> None:
         while (await self._receive())["type"] != "http.disconnect":
             pass
-        stop.pull()
+        stop.pull(HUNG_UP)

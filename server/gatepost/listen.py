@@ -26,7 +26,7 @@ class Server(uvicorn.Server):
     uvicorn's server, told when it accepts and when it should stop.
 
     SIGTERM and SIGINT drain and end normally, so that an orchestrator sees exit code 0; a second
-    SIGINT does not wait. SIGHUP calls *reload*.
+    SIGINT does not wait. *on_drain* ends what would not end by itself. SIGHUP calls *reload*.
     """
 
     def __init__(
@@ -34,10 +34,12 @@ class Server(uvicorn.Server):
         config: uvicorn.Config,
         *,
         on_ready: Callable[[], object],
+        on_drain: Callable[[], object] | None = None,
         reload: Callable[[], object] | None = None,
     ) -> None:
         super().__init__(config)
         self._on_ready = on_ready
+        self._on_drain = on_drain
         self._reload = reload
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
@@ -48,6 +50,12 @@ class Server(uvicorn.Server):
         # Requests leave no cycles behind; 700 access lines waiting to be written are no garbage.
         gc.set_threshold(COLLECT_AFTER, 10, 10)
         self._on_ready()
+
+    async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
+        # Before the connections are told: whoever waits for an answer without end gets its end.
+        if self._on_drain is not None:
+            self._on_drain()
+        await super().shutdown(sockets)
 
     @contextlib.contextmanager
     def capture_signals(self) -> Iterator[None]:

@@ -5,7 +5,7 @@ import hashlib
 import html
 
 from gatepost.settings import Config
-from gatepost_authz.config import Resource
+from gatepost_authz.config import Beside, Resource
 
 STYLE = """
 body { font: 16px/1.5 system-ui, sans-serif; max-width: 44rem; margin: 3rem auto; padding: 0 1rem;
@@ -57,7 +57,9 @@ def start_page(config: Config) -> bytes:
         "<p>MCP Inspector: choose <em>Streamable HTTP</em>, paste the address, connect.</p>",
         "<h2>What else answers here</h2>",
         "<p><code>/health</code> says that the server runs, <code>/readyz</code> what it could "
-        "learn of its identity providers. Everything else needs an access token.</p>",
+        "learn of its identity providers. Agents that speak plain REST list tools at "
+        f"<code>{html.escape(Beside(resource).base)}/tools</code>; <code>/openapi.json</code> "
+        "describes that. Everything else needs an access token.</p>",
         "</body></html>",
     ]
     return "\n".join(parts).encode()
@@ -67,6 +69,16 @@ def _other_host(url: str) -> str:
     if "//localhost" in url:
         return url.replace("//localhost", "//127.0.0.1", 1)
     return url.replace("//127.0.0.1", "//localhost", 1).replace("//[::1]", "//localhost", 1)
+
+
+def document_headers(body: bytes) -> list[tuple[bytes, bytes]]:
+    """The headers of a JSON document that is the same for everybody."""
+    return [
+        (b"content-type", b"application/json"),
+        (b"content-length", str(len(body)).encode("ascii")),
+        (b"x-content-type-options", b"nosniff"),
+        (b"cache-control", b"public, max-age=300"),
+    ]
 
 
 def page_headers(body: bytes) -> list[tuple[bytes, bytes]]:

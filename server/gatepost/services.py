@@ -1,7 +1,8 @@
 """The long-lived objects: opened once, closed in order, and what a reload replaces."""
 
+import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Mapping
 from contextlib import asynccontextmanager
 from pathlib import Path
 
@@ -11,15 +12,19 @@ from gatepost.changes import Feed
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.edge.flood import Flood
+from gatepost.guard.limits import Limits
 from gatepost.keyring import KeyRing
+from gatepost.revocation import known_tenants, losers
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
+from gatepost.stores.bucket import Buckets
 from gatepost.stores.memory import MemoryRecords, MemoryRelay
 from gatepost.streams import Streams
 from gatepost.telemetry.access import AccessLog
-from gatepost.tools.api import Call, CallContext
+from gatepost.tools.api import Call, CallContext, Tool
 from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
+from gatepost.tools.runner import Runner, Stage
+from gatepost.tools.surroundings import Listed
 from gatepost.workspace import Workspaces
 from gatepost_authz.config import TENANT
 from gatepost_authz.decisions import Decisions
@@ -31,6 +36,9 @@ from gatepost_authz.jwks import Keys, asks
 from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.verifier import JwtVerifier, TokenVerifier, Verifiers
+
+SETTLE_S = 1.0
+"""How long all processes may take to take up a configuration before clients hear of it."""
 
 
 class Services:
@@ -61,15 +69,20 @@ class Services:
         self.records = records
         self.relay = relay
         self.feed = Feed(relay)
-        self.streams = Streams()
+        self.streams = Streams(
+            most=config.limits.listen_streams,
+            most_per_caller=config.limits.listen_streams_per_caller,
+        )
         self.fetcher = Fetcher(development=config.development, network=config.network)
         self.keys = Keys(self.fetcher)
         self.decisions = Decisions()
         self.keyring = keyring
         self.workspaces = Workspaces(Path(config.workspace.root))
+        self.buckets = Buckets()
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(config.log.format, enabled=config.log.level in {"debug", "info"})
         self._introspectors: list[Introspectors] = []
+        self._config: Config | None = None
         self.apply(config, toolbox)
 
     def apply(self, config: Config, toolbox: Toolbox) -> None:
@@ -77,7 +90,7 @@ class Services:
         issuers = IssuerRegistry(config.issuers)
         obtainable = config.scopes.obtainable
         registry = Registry(
-            toolbox.tools, obtainable=None if obtainable is None else frozenset(obtainable)
+            toolbox.offers, obtainable=None if obtainable is None else frozenset(obtainable)
         )
         policy = Policy(
             tenancy=Tenancy(config.creates_tenants, known_tenants(config)),
@@ -94,13 +107,41 @@ class Services:
         runner = Runner(
             registry,
             context_for=self.context_for,
+            stages=self._stages(config),
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
         )
+        if self._config is not None:
+            self._tell_streams(self._config, config, registry)
+        self._config = config
         self.keys.retain([trusted.settings.issuer for trusted in issuers.issuers])
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
         self.tenants_apart = TENANT in config.resource
+
+    def _stages(self, config: Config) -> list[Stage]:
+        """What happens around a call, outermost first."""
+        stages: list[Stage] = []
+        rate = config.limits.requests_per_second
+        if rate:
+            stages.append(
+                Limits(
+                    self.relay,
+                    rate=rate,
+                    burst=config.limits.burst,
+                    spend_here=self.buckets.spend,
+                )
+            )
+        return stages
+
+    def _tell_streams(self, before: Config, after: Config, registry: Registry) -> None:
+        """Whoever is connected hears of the lists that change, or loses its stream with its due."""
+        self.streams.most = after.limits.listen_streams
+        self.streams.most_per_caller = after.limits.listen_streams_per_caller
+        self.streams.end(losers(before, after))
+        if changed := lists_changed(self.registry, registry):
+            # Other processes take the same up at this moment, and a client may list at any of them.
+            asyncio.get_running_loop().call_later(SETTLE_S, self.feed.relisted, changed)
 
     def _introspectors_for(self, config: Config) -> Introspectors:
         """Who asks issuers about tokens, with the secrets of *config*."""
@@ -120,6 +161,7 @@ class Services:
             workspace=self.workspaces.of(call.caller.tenant_id),
             client=call.client,
             changes=self.feed.of(call.caller.tenant_id),
+            correlation=call.correlation,
         )
 
     def warm(self) -> None:
@@ -167,14 +209,19 @@ def keyring_of(config: Config) -> KeyRing:
     return KeyRing.load(config.keys.ring) if config.keys.ring else KeyRing.ephemeral()
 
 
-def known_tenants(config: Config) -> frozenset[str]:
-    """Every tenant that some setting names."""
-    named = {*config.tenancy.tenants}
-    for issuer in config.issuers:
-        named.update(issuer.tenants.values())
-        if issuer.tenant.value:
-            named.add(issuer.tenant.value)
-    return frozenset(named)
+def lists_changed(before: Registry, after: Registry) -> list[Listed]:
+    """The lists that look different to somebody."""
+    changed: list[Listed] = []
+    if (before.obtainable, _shown(before.tools)) != (after.obtainable, _shown(after.tools)):
+        changed.append("tools")
+    return changed
+
+
+def _shown(tools: Mapping[str, Tool]) -> list[object]:
+    # Loaded again, the functions of a tool are others, and nobody sees them.
+    own = {"check", "invoke"}
+    names = [name for name in Tool.__struct_fields__ if name not in own]
+    return [[getattr(tool, name) for name in names] for tool in tools.values()]
 
 
 def introspection_secrets(config: Config) -> dict[str, str]:

@@ -100,9 +100,20 @@ class ToolsSettings(Settings, frozen=True, kw_only=True):
     """The size at which an outcome is cut, saying so."""
 
 
-class LimitsSettings(Settings, frozen=True, kw_only=True):
-    """What a request may weigh, and how often a peer may fail."""
+class McpSettings(Settings, frozen=True, kw_only=True):
+    """What the MCP endpoint does its own way."""
 
+    page_size: int = 500
+    """How many tools, resources or prompts one page of a list holds."""
+
+
+class LimitsSettings(Settings, frozen=True, kw_only=True):
+    """How often a caller may call, what a request may weigh, and how often a peer may fail."""
+
+    requests_per_second: float = 10.0
+    """Calls a second that one caller may keep up, tools, resources and prompts together; 0: any."""
+    burst: int = 20
+    """Calls that a caller may make at once after a pause."""
     failures_per_second: float = 20.0
     """Failed authentications per peer address before it has to wait; 0 turns this off."""
     max_body_bytes: int = 4_000_000
@@ -113,6 +124,10 @@ class LimitsSettings(Settings, frozen=True, kw_only=True):
     """Seconds from the connection, or an answer, until a request's headers are complete."""
     body_timeout_s: float = 30.0
     """Seconds until a request's body is complete."""
+    listen_streams: int = 20_000
+    """Streams of changes that one process holds open; beyond it, listening is refused."""
+    listen_streams_per_caller: int = 50
+    """Streams of changes that one caller may hold open at one process."""
 
 
 class LogSettings(Settings, frozen=True, kw_only=True):
@@ -142,6 +157,7 @@ class Config(Settings, frozen=True, kw_only=True):
     storage: StorageSettings = StorageSettings()
     workspace: WorkspaceSettings = WorkspaceSettings()
     tools: ToolsSettings = ToolsSettings()
+    mcp: McpSettings = McpSettings()
     limits: LimitsSettings = LimitsSettings()
     log: LogSettings = LogSettings()
 

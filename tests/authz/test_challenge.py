@@ -78,7 +78,7 @@ def test_the_challenge_is_this_string(error: AuthError, status: int, header: str
     assert fields(headers)["cache-control"] == "no-store"
     assert fields(headers)["content-type"] == "application/json"
     assert fields(headers)["content-length"] == str(len(body))
-    assert set(json.loads(body)) == {"error", "error_description"}
+    assert {"error", "error_description", "message"} <= set(json.loads(body))
 
 
 @pytest.mark.requirement("A3", "A-21")

@@ -64,7 +64,7 @@ async def test_discovery_says_what_is_served(client: Client) -> None:
     assert result == {
         "resultType": "complete",
         "supportedVersions": [VERSION, "2025-11-25", "2025-06-18", "2025-03-26"],
-        "capabilities": {"logging": {}, "tools": {}},
+        "capabilities": {"logging": {}, "tools": {"listChanged": True}},
         "ttlMs": 300_000,
         "cacheScope": "private",
         "_meta": {SERVER: {"name": "gatepost", "version": "1.0"}},
@@ -72,9 +72,7 @@ async def test_discovery_says_what_is_served(client: Client) -> None:
 
 
 @pytest.mark.requirement("V-08", "J-11", "V-10")
-@pytest.mark.parametrize(
-    "method", ["prompts/list", "resources/list", "completion/complete", "subscriptions/listen"]
-)
+@pytest.mark.parametrize("method", ["prompts/list", "resources/list", "completion/complete"])
 async def test_what_is_not_advertised_does_not_exist(client: Client, method: str) -> None:
     """Only tools are declared, and only tools answer."""
     assert (await client.ask(method)).error == (404, -32601)

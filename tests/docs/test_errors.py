@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+from gatepost.rest.projection import TABLE
 from gatepost_authz import errors
 from tests.architecture.source import ROOT, source_files
 
@@ -34,4 +35,6 @@ def test_every_id_and_code_has_a_heading_and_every_heading_exists() -> None:
     gate = {one.code for one in vars(errors).values() if getattr(one, "code", None)}
     edge = set().union(*(refusal_codes(path) for path in source_files()))
 
-    assert headings() == {*PROBLEM.findall(text), *gate, *edge, *BESIDE_REFUSALS}
+    tools = {word for _, word in TABLE.values()}
+
+    assert headings() == {*PROBLEM.findall(text), *gate, *edge, *tools, *BESIDE_REFUSALS}

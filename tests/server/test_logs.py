@@ -58,9 +58,20 @@ def test_a_traceback_is_kept_without_the_token_in_it(formatter: logging.Formatte
 
 def test_a_client_cannot_write_lines_of_its_own() -> None:
     """A path with a line break stays one line in both forms."""
-    row: Row = (0.25, "GET", "/a\n12:00 GET /forged 200", 404, 0.001, "id-1", None, "192.0.2.1")
+    row: Row = (
+        0.25,
+        "GET",
+        "/a\n12:00 GET /forged 200",
+        404,
+        0.001,
+        "id-1",
+        None,
+        "192.0.2.1",
+        b"a\nb",
+    )
 
     assert as_text([row]).count(b"\n") == 1
     assert as_json([row]).count(b"\n") == 1
     assert json.loads(as_json([row]))["path"] == row[2]
+    assert json.loads(as_json([row]))["correlation"] == "a\nb"
     assert json.loads(as_json([row]))["time"] == timestamp(0.25) == "1970-01-01T00:00:00.250Z"

@@ -125,7 +125,7 @@ def test_unknown_paths_are_the_gates(gatepost: Gatepost, tmp_path: Path) -> None
     status, answer = call(
         f"{gatepost.origin}/nothing", token(tmp_path, "--tenant", "acme"), "echo", {}
     )
-    assert (status, answer) == (404, {"error": "not_found"})
+    assert (status, answer["error"]) == (404, "not_found")
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])

@@ -59,7 +59,7 @@ class Inside(threading.Thread):
                 self._prepare(services)
             app = build_app(self.config, services)
             settings = listen_config(app, Deadlines(drain_s=5), protocol=self.parser)
-            self.server = Server(settings, on_ready=self.ready.set)
+            self.server = Server(settings, on_ready=self.ready.set, on_drain=services.streams.close)
             await self.server.serve(sockets=[self.sock])
 
     def log(self) -> str:

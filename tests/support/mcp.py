@@ -18,7 +18,7 @@ from gatepost.packs import demo
 from gatepost.stores.api import Relay
 from gatepost.stores.memory import MemoryRecords, MemoryRelay
 from gatepost.streams import Streams
-from gatepost.tools.api import Call, CallContext, Tool
+from gatepost.tools.api import Call, CallContext, Offer
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace, Workspaces
@@ -114,13 +114,14 @@ class Client:
 
     def __init__(
         self,
-        tools: Iterable[Tool] = (),
+        tools: Iterable[Offer] = (),
         *,
         obtainable: frozenset[str] | None = None,
         suspended: frozenset[str] = frozenset(),
         limits: Limits = DEFAULT_LIMITS,
         workspaces: Workspaces | None = None,
         max_result_bytes: int = 4_000_000,
+        page_size: int = 500,
         relay: Relay | None = None,
         streams: Streams | None = None,
         keyring: KeyRing | None = None,
@@ -148,6 +149,7 @@ class Client:
                 keyring=self.keyring,
                 records=self.records,
                 relay=self.relay,
+                page_size=page_size,
                 feed=self.feed,
                 streams=self.streams,
             ),

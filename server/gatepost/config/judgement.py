@@ -198,19 +198,19 @@ def _named(issuer: Issuer) -> set[str]:
 
 
 def _tools(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
-    if not toolbox.tools:
+    if not toolbox.offers:
         yield Problem(
             "config.W003",
-            "no tool is enabled",
+            "no tool, resource or prompt is enabled",
             "name files in tools.load or built-in packs in tools.packs",
             "warning",
             "tools",
         )
     for scope in config.scopes.obtainable or ():
-        if toolbox.tools and scope not in toolbox.declared_scopes:
+        if toolbox.offers and scope not in toolbox.declared_scopes:
             yield Problem(
                 "config.W002",
-                f"no enabled tool needs the obtainable scope {scope!r}",
+                f"nothing that is enabled needs the obtainable scope {scope!r}",
                 _nearest(scope, toolbox.declared_scopes),
                 "warning",
                 "scopes.obtainable",
@@ -230,16 +230,21 @@ def _numbers(config: Config) -> Iterator[Problem]:
     positive = {
         "tools.timeout_s": tools.timeout_s,
         "tools.max_result_bytes": tools.max_result_bytes,
+        "mcp.page_size": config.mcp.page_size,
+        "limits.burst": limits.burst,
         "limits.max_body_bytes": limits.max_body_bytes,
         "limits.max_header_bytes": limits.max_header_bytes,
         "limits.header_timeout_s": limits.header_timeout_s,
         "limits.body_timeout_s": limits.body_timeout_s,
+        "limits.listen_streams": limits.listen_streams,
+        "limits.listen_streams_per_caller": limits.listen_streams_per_caller,
     }
     for setting, number in positive.items():
         if number <= 0:
             yield Problem("config.E016", f"`{setting}` must be more than 0", setting=setting)
     not_negative = {
         "limits.failures_per_second": limits.failures_per_second,
+        "limits.requests_per_second": limits.requests_per_second,
         "listen.drain_s": config.listen.drain_s,
     }
     for setting, number in not_negative.items():

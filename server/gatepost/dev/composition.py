@@ -10,6 +10,7 @@ import msgspec
 from gatepost.commands.token import STATE_FILE, DevState
 from gatepost.settings import (
     Config,
+    LimitsSettings,
     Listen,
     LogSettings,
     TenancySettings,
@@ -44,6 +45,8 @@ def dev_config(port: int, *, tools: tuple[str, ...], state: Path) -> Config:
         tenancy=TenancySettings(tenants=("acme", "globex")),
         workspace=WorkspaceSettings(root=str(state / "workspaces")),
         tools=ToolsSettings(packs=("demo",), load=tools),
+        # One person with a test suite at hand is no flood.
+        limits=LimitsSettings(requests_per_second=200.0, burst=400),
         log=LogSettings(format="console"),
     )
 

@@ -1,6 +1,7 @@
 """CORS for the origins an operator allows; preflights are answered before any token is read."""
 
 import re
+from collections.abc import Callable
 
 from gatepost.edge.request import Preflight, Refusal, Request
 from gatepost_authz.config import WELL_KNOWN
@@ -9,7 +10,7 @@ ALLOWED_METHODS = b"GET, POST, DELETE"
 # Named one by one: "*" never covers Authorization (Fetch standard, CORS-preflight).
 ALLOWED_HEADERS = (
     b"Authorization, DPoP, Content-Type, Accept, MCP-Protocol-Version, Mcp-Method, Mcp-Name, "
-    b"Mcp-Session-Id, Last-Event-ID"
+    b"Mcp-Session-Id, Last-Event-ID, Idempotency-Key, X-Octopus-Correlation-Id"
 )
 # Without these a browser client cannot see the challenge that tells it where to sign in.
 EXPOSED_HEADERS = (
@@ -45,11 +46,19 @@ class Cors:
     Answers preflights and lets allowed pages read the answers.
 
     First of all checks, so that a refusal carries the headers too. The documents of section 3 of
-    RFC 9728, and whatever lies below a path of *untouched*, answer for themselves.
+    RFC 9728, and whatever lies below a path of *untouched*, answer for themselves. *allow* says
+    which methods a path has.
     """
 
-    def __init__(self, origins: Origins, *, untouched: tuple[str, ...] = ()) -> None:
+    def __init__(
+        self,
+        origins: Origins,
+        *,
+        allow: Callable[[str], bytes] = lambda _: b"POST",
+        untouched: tuple[str, ...] = (),
+    ) -> None:
         self._origins = origins
+        self._allow = allow
         self._untouched = ("/.well-known/", *untouched)
 
     def __call__(self, request: Request) -> Preflight | None:
@@ -62,9 +71,8 @@ class Cors:
         asked = request.headers.get(b"access-control-request-method")
         if request.method == "OPTIONS" and (asked is None or origin is None):
             # An ordinary request with a verb that no route has; a challenge would mislead.
-            raise Refusal(
-                405, "method_not_allowed", "OPTIONS is for CORS preflights", ((b"allow", b"POST"),)
-            )
+            allow = ((b"allow", self._allow(request.path)),)
+            raise Refusal(405, "method_not_allowed", "OPTIONS is for CORS preflights", allow)
         if not allowed or origin is None:
             return None
         shared = ((b"access-control-allow-origin", origin), (b"vary", b"Origin"))

@@ -22,6 +22,9 @@ Probe = Callable[[], bytes]
 INVALID_REQUEST = -32600
 LIMITED = -32000
 
+CORRELATION = b"x-octopus-correlation-id"
+UNFORESEEN = "Something unforeseen happened. The server's log tells more under the request id."
+
 _encode = msgspec.json.encode
 _log = logging.getLogger("gatepost.edge")
 
@@ -101,13 +104,15 @@ class Edge:
                     request_id,
                     scope.get(CALLER),
                     scope["client"][0] if scope["client"] else "",
+                    request.headers.get(CORRELATION),
                 )
             )
 
     async def _recover(self, status: int, request_id: str, answer: Send) -> None:
         _log.exception("unforeseen failure", extra={"request_id": request_id})
         if status == 0:
-            body = _encode({"error": "internal_error", "request_id": request_id})
+            told = {"error": "internal_error", "message": UNFORESEEN, "request_id": request_id}
+            body = _encode(told)
             await respond(answer, 500, body)
         # Else the answer has begun: returning before its end makes the server cut the connection,
         # so that the client does not take half an answer for a whole one.

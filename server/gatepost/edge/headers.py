@@ -14,7 +14,7 @@ HARMLESS = frozenset(
     sec-ch-ua-mobile sec-ch-ua-platform sec-fetch-dest sec-fetch-mode sec-fetch-site sec-fetch-user
     te traceparent tracestate transfer-encoding upgrade-insecure-requests user-agent via
     x-correlation-id x-forwarded-for x-forwarded-host x-forwarded-port x-forwarded-proto
-    x-octopus-tenant-id x-real-ip x-request-id
+    x-octopus-correlation-id x-octopus-tenant-id x-real-ip x-request-id
     """.split()
 )
 IDENTITY = re.compile(
@@ -36,7 +36,8 @@ class Headers:
 
     The tenant comes from the token only; a header that some later code, or an upstream that gets
     our headers, might believe must not arrive. Names are compared with `_` read as `-`, because
-    servers and frameworks mix the two. `X-Octopus-Tenant-Id` stays: it is checked, never believed.
+    servers and frameworks mix the two. `X-Octopus-Tenant-Id` stays, which is checked
+    and never believed, and `X-Octopus-Correlation-Id`, which says nothing about anybody.
     """
 
     def __init__(self) -> None:

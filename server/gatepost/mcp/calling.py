@@ -1,15 +1,18 @@
 """`tools/call`: from a request to the runner's outcome and back."""
 
+from collections.abc import Mapping
+
 from msgspec import UNSET
 
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
-from gatepost.mcp.params import Params
+from gatepost.mcp.params import NO_META, Params
 from gatepost.mcp.project import call_result
 from gatepost.mcp.server import Ask, Server
-from gatepost.tools.api import Call, Failure, Outcome
+from gatepost.tools.api import Call, Failure, Outcome, Retry
 from gatepost.tools.client import MissingCapability
 from gatepost.tools.registry import UnknownTool
+from gatepost.tools.retry import BadKey, retry_of
 
 
 async def call_tool(server: Server, ask: Ask) -> bytes:
@@ -49,6 +52,15 @@ def tool_arguments(params: Params) -> bytes:
     if raw == b"null":
         return b"{}"
     raise Refused(INVALID_PARAMS, "params.arguments must be an object")
+
+
+def retry_key(headers: Mapping[bytes, bytes], params: Params) -> Retry | None:
+    """The retry key of a call, from its headers or its `_meta`; raises Refused."""
+    meta = NO_META if params.meta is UNSET else params.meta
+    try:
+        return retry_of(headers, None if meta.retry is UNSET else meta.retry)
+    except BadKey as bad:
+        raise Refused(INVALID_PARAMS, str(bad), legacy_status=400) from None
 
 
 def unknown_tool(name: str) -> Refused:

@@ -21,6 +21,7 @@ from gatepost.mcp.jsonrpc import (
     read,
 )
 from gatepost.mcp.legacy import Sessions
+from gatepost.mcp.line import Line
 from gatepost.mcp.methods import INITIALIZE
 from gatepost.mcp.params import NO_META, NONE, Params, read_params
 from gatepost.mcp.reply import Replies
@@ -29,6 +30,7 @@ from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_
 from gatepost.mcp.stateless import Stateless
 from gatepost.scope import FOLDED, REQUEST_ID, WHOLE_BODY
 from gatepost.tools.attend import DeadlinePassed, Within
+from gatepost.tools.retry import CORRELATION, IDEMPOTENCY
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
 from gatepost_authz.middleware import CALLER
@@ -50,6 +52,7 @@ LEGACY_REFUSALS = {
     Ruling.NO_RESPONSE: NOT_ASKED,
 }
 DOUBLED = Refused(HEADER_MISMATCH, "A routing header is sent twice", legacy_status=400)
+DECIDING = (b"mcp-", b"content-", IDEMPOTENCY, CORRELATION)
 
 
 class Limits(msgspec.Struct, frozen=True):
@@ -99,6 +102,12 @@ class Endpoint:
             return
         if answer is None:
             return
+        if isinstance(answer, Line):
+            # Everything that the request brought is let go of: it could weigh megabytes, and the
+            # stream may stay for days.
+            scope.pop(WHOLE_BODY, None)
+            await answer.run(receive, send)
+            return
         body = answer.body
         headers = [(b"content-length", str(len(body)).encode()), *answer.headers]
         if body:
@@ -106,7 +115,7 @@ class Endpoint:
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | None:
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | Line | None:
         headers = _checked_headers(scope)
         limits = self._limits
         body: bytes | None = scope.get(WHOLE_BODY)
@@ -149,7 +158,7 @@ class Endpoint:
         identity: bytes,
         params: Params,
         problem: Refused | None,
-    ) -> Answer | None:
+    ) -> Answer | Line | None:
         version = None if params.meta is UNSET else params.meta.version
         header = _version(exchange.headers)
         if version == MODERN and header == MODERN:
@@ -239,4 +248,4 @@ def _version(headers: Headers) -> str | None:
 
 def _doubled(headers: Iterable[tuple[bytes, bytes]]) -> bool:
     counted = Counter(name for name, _ in headers)
-    return any(n > 1 and name.startswith((b"mcp-", b"content-")) for name, n in counted.items())
+    return any(n > 1 and name.startswith(DECIDING) for name, n in counted.items())

@@ -15,6 +15,7 @@ from gatepost.mcp.stream import Stream
 from gatepost.tools.client import (
     LEVELS,
     Capabilities,
+    Clock,
     InputRequest,
     LogLevel,
     MissingCapability,
@@ -54,6 +55,9 @@ class Audience:
     def capabilities(self) -> Capabilities:
         """What the client declared."""
         return self._capabilities
+
+    def timed(self, clock: Clock) -> None:
+        """Nobody is waited for."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """
@@ -102,6 +106,9 @@ class Audience:
 
     async def pause(self, retry_after_s: float) -> None:
         """This stream cannot be resumed."""
+
+    async def detach(self) -> None:
+        """The call stays with its request."""
 
     async def answered(self, work: Awaitable[bytes]) -> bytes:
         """Await *work*, the request's result; what was held back goes out before it (LG-03)."""

@@ -6,9 +6,17 @@ from typing import Any, Literal
 import msgspec
 
 from gatepost.mcp.calling import call_tool
+from gatepost.mcp.completion import complete
+from gatepost.mcp.documents import list_documents, list_templates, read_document
+from gatepost.mcp.exchange import Exchange
+from gatepost.mcp.line import Line
+from gatepost.mcp.params import Params
+from gatepost.mcp.prompts import get_prompt, list_prompts
 from gatepost.mcp.server import Ask, Server
+from gatepost.mcp.subscriptions import LISTEN, listen
 
 Handler = Callable[[Server, Ask], Awaitable[bytes]]
+Opener = Callable[[Server, Exchange, bytes, Params], Awaitable[Line]]
 
 
 async def discover(server: Server, ask: Ask) -> bytes:
@@ -23,14 +31,15 @@ async def ping(server: Server, ask: Ask) -> bytes:
 
 async def list_tools(server: Server, ask: Ask) -> bytes:
     """`tools/list`."""
-    return server.listing.tools(ask.caller, ask.params, ask.revision)
+    return server.listing.page("tools", ask.caller, ask.params, ask.revision)
 
 
 class Method(msgspec.Struct, frozen=True):
     """One method: where it is served, and what a client may learn from its headers."""
 
     name: str
-    handler: Handler
+    handler: Handler | None
+    """None for a method whose answer is a stream that stays open."""
     modern: bool = True
     legacy: bool = True
     needs: str = ""
@@ -39,6 +48,8 @@ class Method(msgspec.Struct, frozen=True):
     """The member of its parameters, as Params calls it, that `Mcp-Name` repeats."""
     asks: bool = False
     """Whether its answer may be questions (M-01)."""
+    opener: Opener | None = None
+    """What opens that stream."""
 
 
 METHODS = (
@@ -46,6 +57,13 @@ METHODS = (
     Method("ping", ping, modern=False),
     Method("tools/list", list_tools, needs="tools"),
     Method("tools/call", call_tool, needs="tools", mirrors="name", asks=True),
+    Method("resources/list", list_documents, needs="resources"),
+    Method("resources/templates/list", list_templates, needs="resources"),
+    Method("resources/read", read_document, needs="resources", mirrors="uri", asks=True),
+    Method("prompts/list", list_prompts, needs="prompts"),
+    Method("prompts/get", get_prompt, needs="prompts", mirrors="name", asks=True),
+    Method("completion/complete", complete, needs="completions"),
+    Method(LISTEN, None, legacy=False, opener=listen),
 )
 INITIALIZE = "initialize"
 """Served by the endpoint itself: its answer carries the session id."""

@@ -199,13 +199,13 @@ class Rounds(Audience):
     def _binding(self) -> bytes:
         """What a state is good for: this caller asking exactly this (M-07)."""
         params = self._params
-        name = params.uri if params.name is UNSET else params.name
         arguments = b"{}" if params.arguments is UNSET else _canonical(params.arguments)
         bound = [
             *self._caller.principal_key,
             self._caller.client_id,
             self._method,
-            None if name is UNSET else name,
+            None if params.name is UNSET else params.name,
+            None if params.uri is UNSET else params.uri,
             hashlib.sha256(arguments).hexdigest(),
         ]
         return _encode(bound)

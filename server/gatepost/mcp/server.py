@@ -1,6 +1,7 @@
 """What every method answers from, and the request it answers."""
 
-from typing import Any
+from collections.abc import Sequence
+from typing import Any, Protocol
 
 import msgspec
 
@@ -8,13 +9,13 @@ from gatepost.changes import Feed
 from gatepost.keyring import KeyRing
 from gatepost.mcp.era import SERVED
 from gatepost.mcp.legacy import Session
-from gatepost.mcp.listing import TTL_MS, Listing
+from gatepost.mcp.listing import PAGE_SIZE, TTL_MS, Listing
 from gatepost.mcp.params import SERVER_INFO, Params
 from gatepost.stores.api import Records, Relay
 from gatepost.streams import Streams
 from gatepost.tools.api import Retry
 from gatepost.tools.client import NOBODY, Client
-from gatepost.tools.registry import Registry
+from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
 from gatepost_authz.caller import TenantContext
 
@@ -42,6 +43,19 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     retry: Retry | None = None
 
 
+class Watched(Protocol):
+    """Tasks, as far as a stream of changes needs to know them."""
+
+    async def may_follow(self, caller: TenantContext, task_ids: Sequence[str]) -> list[str]:
+        """Those of the ids that are tasks of this caller."""
+
+    async def shown(self, caller: TenantContext, task_id: str) -> bytes | None:
+        """
+        The members of `notifications/tasks`, as JSON without its braces and without `_meta`; None
+        when it is no task of this caller (any more).
+        """
+
+
 class Server:
     """What the methods answer from; everything that no request changes is encoded once."""
 
@@ -56,6 +70,7 @@ class Server:
         relay: Relay,
         feed: Feed,
         streams: Streams,
+        page_size: int = PAGE_SIZE,
     ) -> None:
         self.runner = runner
         self.registry = registry
@@ -65,11 +80,10 @@ class Server:
         self.relay = relay
         self.feed = feed
         self.streams = streams
-        self.capabilities: dict[str, Any] = {"logging": {}}
-        if registry.tools:
-            self.capabilities["tools"] = {}
+        self.capabilities: dict[str, Any] = capabilities(registry)
+        self.tasks: Watched | None = None
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
-        self.listing = Listing(registry, tail=self.tail)
+        self.listing = Listing(registry, keyring=keyring, tail=self.tail, page_size=page_size)
         shown = {
             "resultType": "complete",
             "supportedVersions": SERVED,
@@ -90,3 +104,25 @@ class Server:
         if self.info.title and version != "2025-03-26":
             shown["serverInfo"]["title"] = self.info.title
         return _encode(shown)
+
+    def may_read(self, caller: TenantContext, uri: str) -> bool:
+        """Whether the caller may read the document of this URI, and so hear that it changed."""
+        try:
+            offer = self.registry.offer("document", uri, caller)
+        except Unknown:
+            return False
+        return offer.scopes <= caller.scopes
+
+
+def capabilities(registry: Registry) -> dict[str, Any]:
+    """What is declared in both eras: exactly what has handlers that work (V-08)."""
+    declared: dict[str, Any] = {"logging": {}}
+    if registry.tools:
+        declared["tools"] = {"listChanged": True}
+    if registry.documents or registry.templates:
+        declared["resources"] = {}
+    if registry.prompts:
+        declared["prompts"] = {}
+    if registry.completes:
+        declared["completions"] = {}
+    return declared

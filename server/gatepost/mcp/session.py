@@ -3,6 +3,7 @@
 from msgspec import UNSET
 
 from gatepost.intake import Stopped
+from gatepost.mcp.calling import retry_key
 from gatepost.mcp.cancellation import Running, UntilCancelled
 from gatepost.mcp.era import BATCHING
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange
@@ -80,14 +81,16 @@ class Handshake:
         if message.method == INITIALIZE:
             raise Refused(INVALID_REQUEST, "The session is open already")
         method = self._methods.get(message.method or "")
-        if method is None:
+        if method is None or method.handler is None:
             raise Refused(METHOD_NOT_FOUND, "Method not found")
         params, problem = read_params(message.params)
         if problem is not None:
             raise problem
         meta = NO_META if params.meta is UNSET else params.meta
         client = Audience(stream, capabilities={}, token=progress_token(meta), level=None)
-        ask = Ask(exchange.caller, exchange.request_id, session.version, params, client, session)
+        retry = retry_key(exchange.headers, params)
+        caller, version = exchange.caller, session.version
+        ask = Ask(caller, exchange.request_id, version, params, client, session, retry)
         key = (session.nonce, identity)
         return await UntilCancelled(self._running, key, method.handler(self._server, ask))
 

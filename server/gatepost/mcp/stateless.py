@@ -4,16 +4,18 @@ from msgspec import UNSET
 
 from gatepost.intake import UntilDisconnect
 from gatepost.mcp import modern
-from gatepost.mcp.calling import tool_arguments, tool_name, unknown_tool
+from gatepost.mcp.calling import retry_key, tool_arguments, tool_name, unknown_tool
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.exchange import Answer, Exchange
 from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, Message, Refused
+from gatepost.mcp.line import Line
 from gatepost.mcp.methods import Method, served
 from gatepost.mcp.params import NO_META, Params
 from gatepost.mcp.reply import Replies
 from gatepost.mcp.roundtrips import Rounds, is_retry
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.stream import Stream, reads_events
+from gatepost.tools.client import NOBODY
 from gatepost.tools.registry import UnknownTool
 
 
@@ -33,21 +35,35 @@ class Stateless:
         identity: bytes,
         params: Params,
         problem: Refused | None,
-    ) -> Answer | None:
-        """Answer one request; None when the answer went out as a stream, or nobody waits for it."""
+    ) -> Answer | Line | None:
+        """
+        Answer one request, or begin a stream that stays open; None when the answer went out as a
+        stream, or nobody waits for it.
+        """
         try:
             method = self._check(exchange, message, params, problem)
+            retry = retry_key(exchange.headers, params)
+            if method.handler is None:
+                return await self._open(exchange, identity, params, method)
             client = self._client(exchange, method, params)
         except Refused as refusal:
             return self._replies.refused(identity, refusal)
+        caller, request_id = exchange.caller, exchange.request_id
         if client is None:
-            ask = Ask(exchange.caller, exchange.request_id, MODERN, params)
+            ask = Ask(caller, request_id, MODERN, params, NOBODY, None, retry)
             work = UntilDisconnect(exchange.receive, method.handler(self._server, ask))
             return await self._replies.to(exchange, identity, None, work)
-        ask = Ask(exchange.caller, exchange.request_id, MODERN, params, client)
+        ask = Ask(caller, request_id, MODERN, params, client, None, retry)
         answered = client.answered(method.handler(self._server, ask))
         work = UntilDisconnect(exchange.receive, answered)
         return await self._replies.to(exchange, identity, client.stream, work)
+
+    async def _open(
+        self, exchange: Exchange, identity: bytes, params: Params, method: Method
+    ) -> Answer | Line | None:
+        if method.opener is None:
+            return None
+        return await method.opener(self._server, exchange, identity, params)
 
     def _client(self, exchange: Exchange, method: Method, params: Params) -> Rounds | None:
         """Who can be told or asked something; None when there is nothing to tell and to ask."""

@@ -22,6 +22,10 @@ class StoreUnavailable(Exception):
     """The database or the relay does not answer; a caller hears 503 and may try again."""
 
 
+class StoreRefused(Exception):
+    """A store cannot be used as it is, and waiting does not help; the message is a sentence."""
+
+
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
     One task of the tasks extension, as it survives the process that runs it.
@@ -208,6 +212,14 @@ class TenantRelay(Protocol):
 
     async def take(self, key: str) -> bytes | None:
         """The note, which is gone then; of several takers one gets it."""
+
+    async def spend(self, bucket: str, *, rate: float, burst: float) -> float:
+        """
+        Take one from a token bucket that gains *rate* a second and holds *burst*.
+
+        0 when it had one; else the seconds until it will, and nothing was taken. One atomic step,
+        whoever else spends.
+        """
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
         """Write to a log; answers the entry's number. Only the *most* newest entries are kept."""

@@ -14,6 +14,7 @@ from gatepost.stores.api import (
     SessionRecord,
     TaskRecord,
 )
+from gatepost.stores.bucket import Buckets
 
 FRESH = SessionRecord()
 
@@ -198,6 +199,7 @@ class MemoryTenantRelay:
         self._followers: dict[str, dict[object, Deliver]] = {}
         self._notes: dict[str, tuple[bytes, float]] = {}
         self._logs: dict[str, _Log] = {}
+        self._buckets = Buckets()
 
     async def publish(self, topic: str, message: bytes) -> None:
         """See `TenantRelay`."""
@@ -219,6 +221,10 @@ class MemoryTenantRelay:
         """See `TenantRelay`."""
         value, until = self._notes.pop(key, (None, 0.0))
         return value if until > self._clock() else None
+
+    async def spend(self, bucket: str, *, rate: float, burst: float) -> float:
+        """See `TenantRelay`."""
+        return self._buckets.spend(bucket, self._clock(), rate=rate, burst=burst)
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
         """See `TenantRelay`."""

@@ -1,11 +1,15 @@
 """Work that may be stopped while it waits; work that never waits pays nothing for that."""
 
 import asyncio
+import contextlib
 from abc import ABC, abstractmethod
-from collections.abc import Awaitable, Callable, Generator
+from collections.abc import Awaitable, Callable, Generator, Iterator
 from typing import Any, ClassVar, Generic, TypeVar
 
 T = TypeVar("T")
+
+HUNG_UP = "hung up"
+"""Why a request ends whose connection broke: its client may well want the answer still."""
 
 
 class Stop:
@@ -18,11 +22,11 @@ class Stop:
         self._before = self._task.cancelling() if self._task is not None else 0
         self._pulled = False
 
-    def pull(self) -> None:
-        """Cancel the task, once."""
+    def pull(self, why: str | None = None) -> None:
+        """Cancel the task, once; *why* travels in the CancelledError."""
         if self._task is not None and not self._pulled:
             self._pulled = True
-            self._task.cancel()
+            self._task.cancel(why)
 
     def settle(self) -> bool:
         """End it; True when the cancellation under way was this one's and nobody else's."""
@@ -59,6 +63,10 @@ class Attended(ABC, Generic[T]):
     @abstractmethod
     def end(self) -> None:
         """The work is over: undo what `begin` arranged."""
+
+    def raised(self) -> type[Exception]:
+        """What to raise, the stop having been pulled."""
+        return self.stopped
 
     def __await__(self) -> Generator[Any, Any, T]:
         return self  # an iterator, which is all that PEP 492 asks for
@@ -98,7 +106,7 @@ class Attended(ABC, Generic[T]):
             over = False
         except asyncio.CancelledError:
             if stop.settle():
-                raise self.stopped from None
+                raise self.raised() from None
             raise
         finally:
             if over:
@@ -128,3 +136,63 @@ class Within(Attended[T]):
 
     def end(self) -> None:
         self._timer.cancel()
+
+
+class Patient(Within[T]):
+    """
+    As `Within`, with a clock that can be stopped: it runs while a tool works, not while a person
+    decides (design, decision 17). *allowed_s* passes all the while.
+    """
+
+    __slots__ = ("_all_s", "_began", "_holds", "_is_last", "_pull", "_since", "_used_s")
+
+    late: ClassVar[type[DeadlinePassed]] = DeadlinePassed
+    """Raised when *allowed_s* are over."""
+
+    def __init__(self, limit_s: float, allowed_s: float, work: Awaitable[T]) -> None:
+        super().__init__(limit_s, work)
+        self._all_s = allowed_s
+        self._pull: Callable[[], None] | None = None
+        self._holds = 0
+        self._used_s = 0.0
+
+    def raised(self) -> type[Exception]:
+        return self.late if self._is_last else DeadlinePassed
+
+    def begin(self, stop: Stop) -> None:
+        self._began = self._since = asyncio.get_running_loop().time()
+        self._pull = stop.pull
+        self._set(stop.pull)
+
+    def end(self) -> None:
+        self._pull = None
+        self._timer.cancel()
+
+    @contextlib.contextmanager
+    def held(self) -> Iterator[None]:
+        """Stop the clock for the time of a block; of several at once the last one starts it."""
+        self._holds += 1
+        if self._holds == 1:
+            self._turn()
+        try:
+            yield
+        finally:
+            self._holds -= 1
+            if self._holds == 0:
+                self._turn()
+
+    def _turn(self) -> None:
+        """The clock stops, or goes on; nothing runs before the work first waits."""
+        if self._pull is not None:
+            now = asyncio.get_running_loop().time()
+            if self._holds:
+                self._used_s += now - self._since
+            self._since = now
+            self._timer.cancel()
+            self._set(self._pull)
+
+    def _set(self, pull: Callable[[], None]) -> None:
+        last = self._began + self._all_s
+        own = last if self._holds else self._since + self._limit_s - self._used_s
+        self._is_last = last <= own
+        self._timer = asyncio.get_running_loop().call_at(min(last, own), pull)

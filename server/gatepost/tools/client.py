@@ -1,6 +1,7 @@
 """The agent's side of a call: what it can do, what it is told, and what it may be asked."""
 
 from collections.abc import Mapping
+from contextlib import AbstractContextManager
 from typing import Any, Literal, Protocol, get_args
 
 import msgspec
@@ -81,12 +82,22 @@ def all_needed(several: BaseExceptionGroup[Any]) -> InputNeeded | None:
     return InputNeeded(requests)
 
 
+class Clock(Protocol):
+    """Counts the time that a tool may take."""
+
+    def held(self) -> AbstractContextManager[None]:
+        """Stop it for the time of a block, in which a person decides."""
+
+
 class Client(Protocol):
     """Made by the protocol that brings a call; one object per call."""
 
     @property
     def capabilities(self) -> Capabilities:
         """What the client declared."""
+
+    def timed(self, clock: Clock) -> None:
+        """The clock that runs for this call; what waits for a person holds it meanwhile."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Tell how far the work is, if the client asked to know."""
@@ -107,11 +118,22 @@ class Client(Protocol):
     async def pause(self, retry_after_s: float) -> None:
         """Let go of the connection; the client comes back for the rest where it can."""
 
+    async def detach(self) -> None:
+        """
+        Let go of the request: its answer is a task, which goes on without it.
+
+        Returns once the task is durable, and at once where the call cannot become one or is one
+        already. Does not return when the task is refused; the call is cancelled then.
+        """
+
 
 class Nobody:
     """The client of a protocol that can be told and asked nothing."""
 
     capabilities: Capabilities = {}
+
+    def timed(self, clock: Clock) -> None:
+        """Nobody waits for a person."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """Nobody listens."""
@@ -127,6 +149,9 @@ class Nobody:
 
     async def pause(self, retry_after_s: float) -> None:
         """There is nothing to come back to."""
+
+    async def detach(self) -> None:
+        """The call goes on as it is."""
 
 
 NOBODY = Nobody()

@@ -1,6 +1,7 @@
 """The steps of a call, the same for every protocol that brings one."""
 
 import asyncio
+import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -8,16 +9,16 @@ from typing import Any, Protocol
 
 import structlog
 
-from gatepost.tools.api import Call, CallContext, Failure, Outcome, Tool, ToolFailure
-from gatepost.tools.attend import DeadlinePassed, Within
-from gatepost.tools.client import MissingCapability, ProtocolError, all_needed
+from gatepost.tools.api import WORDS, Call, CallContext, Failure, Offer, Outcome, ToolFailure
+from gatepost.tools.attend import DeadlinePassed, Patient, Within
+from gatepost.tools.client import NOBODY, MissingCapability, ProtocolError, all_needed
 from gatepost.tools.fit import fit
 from gatepost.tools.registry import Registry
 from gatepost_authz.errors import AuthError
 
 log = structlog.get_logger("gatepost.runner")
 
-Next = Callable[[Call, Tool, Any], Awaitable[Outcome]]
+Next = Callable[[Call, Offer, Any], Awaitable[Outcome]]
 
 GRACE_S = 45.0
 """How long a call may outlive its caller's token: longer than most calls take, below a minute."""
@@ -34,30 +35,46 @@ class TokenOver(DeadlinePassed):
 
 
 class WhileAllowed(Within[Outcome]):
-    """Awaits a tool that could run for longer than its caller's token lasts."""
+    """Awaits what could run for longer than its caller's token lasts."""
 
     __slots__ = ()
 
     stopped = TokenOver
 
 
+class Attentive(Patient[Outcome]):
+    """Awaits a tool that may ask somebody; its clock stops meanwhile, the token's does not."""
+
+    __slots__ = ()
+
+    late = TokenOver
+
+
 class Stage(Protocol):
     """
     Something that happens around a checked call: limits, approvals, the record of it.
 
-    It answers ``await proceed(call, tool, arguments)``, or an Outcome of its own, or raises
-    ToolFailure. Composed once, when the runner is built.
+    It answers ``await proceed(call, offer, arguments)``, or an Outcome of its own, or raises
+    ToolFailure. Composed once, when the runner is built; it sees every kind of offer, and
+    ``call.kind`` says which.
     """
 
-    async def __call__(self, call: Call, tool: Tool, arguments: Any, proceed: Next) -> Outcome:
-        """Take this stage's part in the call."""
+    def __call__(
+        self, call: Call, offer: Offer, arguments: Any, proceed: Next
+    ) -> Awaitable[Outcome]:
+        """
+        Take this stage's part in the call.
+
+        Usually a coroutine function; one that is none may hand on what `proceed` answers, and then
+        costs a call that it does not touch next to nothing.
+        """
 
 
 class Runner:
     """
-    The only way to a tool: find → require → check → stages → invoke → fit.
+    The only way to what is offered: find → require → check → stages → invoke → fit.
 
-    Scopes come before arguments, so that a caller learns nothing about a tool it may not use.
+    Scopes come before arguments, so that a caller learns nothing about what it may not use.
     """
 
     grace_s = GRACE_S
@@ -79,65 +96,71 @@ class Runner:
         self.clock = clock
         self._perform: Next = self._invoke
         for stage in reversed(stages):
-            self._perform = partial(_through, stage, self._perform)
+            self._perform = partial(stage, proceed=self._perform)
 
     async def run(self, call: Call) -> Outcome:
         """
         Do what *call* asks, or say in its Outcome why not.
 
-        Raises UnknownTool, InsufficientScope or InsufficientAuthentication where more permissions
+        Raises Unknown, InsufficientScope or InsufficientAuthentication where more permissions
         or a new sign-in would help, MissingCapability, ProtocolError and InputNeeded; these are
         for the protocol to answer.
         """
-        tool = self.registry.find(call.caller, call.tool)
-        call.caller.require(tool.scopes)
-        if tool.acr_values or tool.max_age_s is not None:
-            call.caller.require_authentication(tool.acr_values, tool.max_age_s, now=self.clock())
+        offer = self.registry.offer(call.kind, call.tool, call.caller)
+        call.caller.require(offer.scopes)
+        if offer.acr_values or offer.max_age_s is not None:
+            call.caller.require_authentication(offer.acr_values, offer.max_age_s, now=self.clock())
         try:
-            outcome = await self._perform(call, tool, tool.check(call.arguments))
-        except ToolFailure as raised:
-            outcome = Outcome(failure=raised.failure)
-        except (AuthError, MissingCapability, ProtocolError):
-            raise
-        except TokenOver:
-            message = "The access token expired while the tool ran. Call again with a fresh one."
-            outcome = Outcome(failure=Failure("timeout", message))
-        except DeadlinePassed:
-            outcome = _timed_out(tool.timeout_s or self.timeout_s)
-        except asyncio.CancelledError as raised:
+            outcome = await self._perform(call, offer, offer.check(call.arguments))
+        except asyncio.CancelledError as cancelled:
             if _is_ours():
                 raise
             # The tool awaited something that somebody else cancelled: its fault, not the client's.
-            outcome = self._unforeseen(call, raised)
-        except BEYOND as raised:
-            outcome = self._unforeseen(call, raised)
-        return fit(outcome, tool, self.max_result_bytes)
+            outcome = outcome_of(cancelled, call, offer.timeout_s or self.timeout_s)
+        except BEYOND as error:
+            outcome = outcome_of(error, call, offer.timeout_s or self.timeout_s)
+        return fit(outcome, offer, self.max_result_bytes)
 
-    def _invoke(self, call: Call, tool: Tool, arguments: Any) -> Awaitable[Outcome]:
+    def _invoke(self, call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
         # The clock runs while the tool runs, not while a stage waits for a person.
-        limit = tool.timeout_s or self.timeout_s
-        work = tool.invoke(self.context_for(call), arguments)
+        limit = offer.timeout_s or self.timeout_s
+        work = offer.invoke(self.context_for(call), arguments)
         # Whoever lost the right to call must not keep what is said on an open stream; a token
         # within its leeway counts as good until now.
         allowed = max(call.caller.expires_at - self.clock(), 0.0) + self.grace_s
-        return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)
-
-    def _unforeseen(self, call: Call, raised: BaseException) -> Outcome:
-        if isinstance(raised, BaseExceptionGroup) and (needed := all_needed(raised)):
-            # The tool asks in tasks of its own, all at once.
-            raise needed from None
-        log.exception("tool_failed", request_id=call.request_id, tool=call.tool)
-        message = f"The tool failed unexpectedly. Reference: {call.request_id}"
-        return Outcome(failure=Failure("internal", message))
+        if call.client is NOBODY:
+            if limit <= allowed or call.lasting:
+                return Within(limit, work)
+            return WhileAllowed(allowed, work)
+        attentive = Attentive(limit, math.inf if call.lasting else allowed, work)
+        call.client.timed(attentive)
+        return attentive
 
 
-async def _through(stage: Stage, proceed: Next, call: Call, tool: Tool, arguments: Any) -> Outcome:
-    return await stage(call, tool, arguments, proceed)
-
-
-def _timed_out(limit_s: float) -> Outcome:
-    message = f"The tool did not finish within {limit_s:g} seconds."
-    return Outcome(failure=Failure("timeout", message))
+def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
+    """What a call answers that ended with *error*; raises it when the protocol has to answer."""
+    if isinstance(error, BaseExceptionGroup) and (needed := all_needed(error)):
+        # It asks in tasks of its own, all at once.
+        raise needed from None
+    if isinstance(error, ToolFailure):
+        return Outcome(failure=error.failure)
+    if isinstance(error, AuthError | MissingCapability | ProtocolError):
+        raise error
+    if isinstance(error, TokenOver):
+        message = "The access token expired during the call. Call again with a fresh one."
+        return Outcome(failure=Failure("timeout", message))
+    if isinstance(error, DeadlinePassed):
+        message = f"The {WORDS[call.kind]} did not finish within {limit_s:g} seconds."
+        return Outcome(failure=Failure("timeout", message))
+    log.error(
+        f"{call.kind}_failed",
+        request_id=call.request_id,
+        tool=call.tool,
+        correlation=call.correlation,
+        exc_info=error,
+    )
+    message = f"The {WORDS[call.kind]} failed unexpectedly. Reference: {call.request_id}"
+    return Outcome(failure=Failure("internal", message))
 
 
 def _is_ours() -> bool:

@@ -1,0 +1,46 @@
+"""Who loses what a token gave when the configuration changes while the caller is connected."""
+
+from collections.abc import Callable
+
+from gatepost.settings import Config
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.issuers import IssuerRegistry
+
+Loses = Callable[[TenantContext], bool]
+
+
+def known_tenants(config: Config) -> frozenset[str]:
+    """Every tenant that some setting names."""
+    named = {*config.tenancy.tenants}
+    for issuer in config.issuers:
+        named.update(issuer.tenants.values())
+        if issuer.tenant.value:
+            named.add(issuer.tenant.value)
+    return frozenset(named)
+
+
+def losers(before: Config, after: Config) -> Loses:
+    """
+    Tells the callers whose token, shown again, might not give what it gave before.
+
+    An open stream outlives the check of its token, and the token is not kept. Whoever might be
+    judged differently now is among them: its client connects anew and is judged.
+    """
+    if _meaning(before) != _meaning(after):
+        return lambda caller: True
+    old, new = IssuerRegistry(before.issuers), IssuerRegistry(after.issuers)
+    baseline = frozenset(after.scopes.baseline)
+    known = None if after.creates_tenants else known_tenants(after)
+
+    def loses(caller: TenantContext) -> bool:
+        tenant = caller.tenant_id
+        if tenant in after.tenancy.suspended or (known is not None and tenant not in known):
+            return True
+        return old.find(caller.issuer) != new.find(caller.issuer) or not baseline <= caller.scopes
+
+    return loses
+
+
+def _meaning(config: Config) -> object:
+    """What every token is read by."""
+    return config.resource, config.mode, config.scopes.implied
