@@ -176,3 +176,10 @@ async def test_input_required_result_capabilities(ctx: CallContext) -> str:
     if ctx.can("elicitation"):
         return (await ctx.ask("Go on?", Confirmation, key="confirm")).action
     return (await ctx.sample("Shall we go on?", max_tokens=20, key="opinion")).text
+
+
+@pack.prompt()
+async def test_input_required_result_prompt(ctx: CallContext) -> str:
+    """Ask for whom the prompt is."""
+    answered = await ctx.ask("Who are you?", Name, key="user_context")
+    return f"Help {answered.content.name if answered.content else 'me'}."

@@ -7,13 +7,15 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from gatepost import CallContext, Pack
 from gatepost.mcp.roundtrips import STATE_LASTS_S
-from tests.support.mcp import Client, a_caller
+from tests.support.mcp import META, Client, Response, a_caller
 from tests.support.rounds import (
     FILES,
     INVALID,
     RUNS,
     YES,
+    Ok,
     accept,
     ask_again,
     go_on,
@@ -109,6 +111,30 @@ async def test_m_07_a_state_is_for_one_call(
     response = await go_on(client, tool, first, YES, arguments)
 
     assert (response.error, RUNS) == (INVALID, [])
+
+
+@pytest.mark.requirement("M-07")
+async def test_m_07_a_state_for_one_resource_is_for_no_other() -> None:
+    """Whatever else the request names."""
+    notes = Pack("notes")
+
+    @notes.resource("note://{name}")
+    async def note(ctx: CallContext, name: str) -> str:
+        """A note."""
+        return str((await ctx.ask("Please?", Ok, key="confirm")).action)
+
+    client = Client(notes.offers)
+    declared = {META + "clientCapabilities": {"elicitation": {}}}
+
+    async def read(uri: str, **more: Any) -> Response:
+        params = {"uri": uri, "name": "same", **more}
+        return await client.ask("resources/read", params, meta=declared, mcp_name=uri)
+
+    state = (await read("note://mine")).json["result"]["requestState"]
+    again = {"requestState": state, "inputResponses": YES}
+
+    assert (await read("note://yours", **again)).error == INVALID
+    assert (await read("note://mine", **again)).status == 200
 
 
 @pytest.mark.requirement("M-05")

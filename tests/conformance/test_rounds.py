@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from gatepost import CallContext, Pack
 from gatepost.mcp.roundtrips import MOST_RESPONSES, MOST_ROUNDS
 from tests.conformance import fixture_questions as fixture
-from tests.support.mcp import Client, Response
+from tests.support.mcp import META, Client, Response
 from tests.support.rounds import (
     FILES,
     INVALID,
@@ -46,11 +46,39 @@ async def ask_for_ever(ctx: CallContext) -> str:
         await ctx.ask("More?", Ok)
 
 
+@more.resource("note://{name}", ttl_s=60)
+async def note(ctx: CallContext, name: str) -> str:
+    """A note, for whoever says please."""
+    answered = await ctx.ask("Please?", Ok, key="please")
+    return f"{name} {answered.action}"
+
+
 @pytest.fixture
 def client() -> Client:
     RUNS.clear()
     FILES["count"] = 3
-    return Client([*pack.tools.values(), *more.tools.values(), *fixture.pack.tools.values()])
+    return Client([*pack.offers, *more.offers, *fixture.pack.offers])
+
+
+@pytest.mark.requirement("M-01", "C-04")
+async def test_m_01_prompts_and_resources_ask_too(client: Client) -> None:
+    """In the same way; what was read in rounds is not to be kept."""
+    declared = {META + "clientCapabilities": {"elicitation": {}}}
+    prompt = {"name": "test_input_required_result_prompt"}
+    read = {"uri": "note://today"}
+    first = await client.ask("prompts/get", prompt, meta=declared)
+    second = await client.ask("resources/read", read, meta=declared, mcp_name="note://today")
+    assert [*questions(first), *questions(second)] == ["user_context", "please"]
+
+    answers = {"user_context": accept(name="Ada"), "please": accept(ok=True)}
+    prompt |= {"inputResponses": answers, "requestState": first.json["result"]["requestState"]}
+    read |= {"inputResponses": answers, "requestState": second.json["result"]["requestState"]}
+    got = (await client.ask("prompts/get", prompt, meta=declared)).json["result"]
+    note = await client.ask("resources/read", read, meta=declared, mcp_name="note://today")
+
+    assert got["messages"][0]["content"]["text"] == "Help Ada."
+    assert note.json["result"]["contents"][0]["text"] == "today accept"
+    assert (note.json["result"]["ttlMs"], note.json["result"]["cacheScope"]) == (0, "private")
 
 
 @pytest.mark.requirement("M-02")
