@@ -35,8 +35,8 @@ FailureKind = Literal[
 ]
 
 
-Kind = Literal["tool", "document", "prompt", "completion", "listing"]
-"""What a call uses: a tool, a resource, a prompt, suggestions for one of these, or a lister."""
+Kind = Literal["tool", "document", "prompt", "completion", "listing", "skill"]
+"""What a call uses: a tool, a resource, a prompt, help with one of these, a lister, a skill."""
 
 WORDS: Mapping[Kind, str] = {
     "tool": "tool",
@@ -44,6 +44,7 @@ WORDS: Mapping[Kind, str] = {
     "prompt": "prompt",
     "completion": "completion",
     "listing": "list",
+    "skill": "skill",
 }
 """Each kind as the protocol and its users call it."""
 
@@ -63,7 +64,12 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class ToolFailure(Exception):
-    """Raised by a tool to answer a Failure that the model can act on."""
+    """
+    Raised by a tool to answer a Failure that the model can act on.
+
+    ``rate_limit`` and ``upstream_unavailable`` say that nothing was done and that the same call may
+    succeed later: a retry runs the tool again. Every other kind is how the call ended.
+    """
 
     def __init__(
         self,
