@@ -136,6 +136,7 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
         keyring=services.keyring,
         records=services.records,
         relay=services.relay,
+        page_size=config.mcp.page_size,
         feed=services.feed,
         streams=services.streams,
     )

@@ -90,7 +90,7 @@ class Services:
         issuers = IssuerRegistry(config.issuers)
         obtainable = config.scopes.obtainable
         registry = Registry(
-            toolbox.tools, obtainable=None if obtainable is None else frozenset(obtainable)
+            toolbox.offers, obtainable=None if obtainable is None else frozenset(obtainable)
         )
         policy = Policy(
             tenancy=Tenancy(config.creates_tenants, known_tenants(config)),

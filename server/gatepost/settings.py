@@ -100,6 +100,13 @@ class ToolsSettings(Settings, frozen=True, kw_only=True):
     """The size at which an outcome is cut, saying so."""
 
 
+class McpSettings(Settings, frozen=True, kw_only=True):
+    """What the MCP endpoint does its own way."""
+
+    page_size: int = 500
+    """How many tools, resources or prompts one page of a list holds."""
+
+
 class LimitsSettings(Settings, frozen=True, kw_only=True):
     """How often a caller may call, what a request may weigh, and how often a peer may fail."""
 
@@ -150,6 +157,7 @@ class Config(Settings, frozen=True, kw_only=True):
     storage: StorageSettings = StorageSettings()
     workspace: WorkspaceSettings = WorkspaceSettings()
     tools: ToolsSettings = ToolsSettings()
+    mcp: McpSettings = McpSettings()
     limits: LimitsSettings = LimitsSettings()
     log: LogSettings = LogSettings()
 

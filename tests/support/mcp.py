@@ -18,7 +18,7 @@ from gatepost.packs import demo
 from gatepost.stores.api import Records, Relay
 from gatepost.stores.memory import MemoryRecords, MemoryRelay
 from gatepost.streams import Streams
-from gatepost.tools.api import Call, CallContext, Tool
+from gatepost.tools.api import Call, CallContext, Offer
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace, Workspaces
@@ -122,16 +122,17 @@ class Client:
 
     def __init__(
         self,
-        tools: Iterable[Tool] = (),
+        tools: Iterable[Offer] = (),
         *,
         obtainable: frozenset[str] | None = None,
         suspended: frozenset[str] = frozenset(),
         limits: Limits = DEFAULT_LIMITS,
         workspaces: Workspaces | None = None,
         max_result_bytes: int = 4_000_000,
+        page_size: int = 500,
+        keyring: KeyRing | None = None,
         relay: Relay | None = None,
         records: Records | None = None,
-        keyring: KeyRing | None = None,
         streams: Streams | None = None,
     ) -> None:
         self.clock = Clock()
@@ -149,17 +150,19 @@ class Client:
         self.relay = relay or MemoryRelay()
         self.feed = Feed(self.relay)
         self.streams = streams or Streams(clock=self.clock)
+        self.server = Server(
+            runner=runner,
+            registry=self.registry,
+            info=ServerInfo("gatepost", "1.0"),
+            keyring=self.keyring,
+            records=self.records,
+            relay=self.relay,
+            page_size=page_size,
+            feed=self.feed,
+            streams=self.streams,
+        )
         self.endpoint = Endpoint(
-            Server(
-                runner=runner,
-                registry=self.registry,
-                info=ServerInfo("gatepost", "1.0"),
-                keyring=self.keyring,
-                records=self.records,
-                relay=self.relay,
-                feed=self.feed,
-                streams=self.streams,
-            ),
+            self.server,
             challenge=Challenge(),
             resource=Resource(URL),
             sessions=Sessions(Ring(), clock=self.clock),

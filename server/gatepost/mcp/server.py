@@ -9,13 +9,19 @@ from gatepost.changes import Feed
 from gatepost.keyring import KeyRing
 from gatepost.mcp.era import SERVED
 from gatepost.mcp.legacy import Session
-from gatepost.mcp.listing import TTL_MS, Listing
-from gatepost.mcp.params import SERVER_INFO, Params
+from gatepost.mcp.listing import PAGE_SIZE, TTL_MS, Listing
+from gatepost.mcp.params import (
+    CLIENT_CREDENTIALS,
+    ENTERPRISE_MANAGED,
+    SERVER_INFO,
+    SKILLS,
+    Params,
+)
 from gatepost.stores.api import Records, Relay
 from gatepost.streams import Streams
 from gatepost.tools.api import Retry
 from gatepost.tools.client import NOBODY, Client
-from gatepost.tools.registry import Registry
+from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
 from gatepost_authz.caller import TenantContext
 
@@ -70,6 +76,7 @@ class Server:
         relay: Relay,
         feed: Feed,
         streams: Streams,
+        page_size: int = PAGE_SIZE,
     ) -> None:
         self.runner = runner
         self.registry = registry
@@ -80,13 +87,14 @@ class Server:
         self.feed = feed
         self.streams = streams
         self.capabilities: dict[str, Any] = capabilities(registry)
+        self.modern_capabilities = self.capabilities | extensions(registry)
         self.tasks: Watched | None = None
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
-        self.listing = Listing(registry, tail=self.tail)
+        self.listing = Listing(registry, keyring=keyring, tail=self.tail, page_size=page_size)
         shown = {
             "resultType": "complete",
             "supportedVersions": SERVED,
-            "capabilities": self.capabilities,
+            "capabilities": self.modern_capabilities,
             "ttlMs": TTL_MS,
             "cacheScope": "private",
             "_meta": {SERVER_INFO: info},
@@ -106,12 +114,31 @@ class Server:
 
     def may_read(self, caller: TenantContext, uri: str) -> bool:
         """Whether the caller may read the document of this URI, and so hear that it changed."""
-        return False
+        try:
+            offer = self.registry.offer("document", uri, caller)
+        except Unknown:
+            return False
+        return offer.scopes <= caller.scopes
 
 
 def capabilities(registry: Registry) -> dict[str, Any]:
-    """What is declared in both eras: all of it works, and nothing else does."""
+    """What is declared in both eras: exactly what has handlers that work (V-08)."""
     declared: dict[str, Any] = {"logging": {}}
     if registry.tools:
         declared["tools"] = {"listChanged": True}
+    if registry.documents or registry.templates:
+        declared["resources"] = {}
+    if registry.prompts:
+        declared["prompts"] = {}
+    if registry.completes:
+        declared["completions"] = {}
     return declared
+
+
+def extensions(registry: Registry) -> dict[str, Any]:
+    """What the newest revision negotiates beside its core (X-01)."""
+    # Tokens of machines and those from an enterprise's own grant are checked like any other.
+    declared: dict[str, Any] = {CLIENT_CREDENTIALS: {}, ENTERPRISE_MANAGED: {}}
+    if registry.skills:
+        declared[SKILLS] = {"directoryRead": True}
+    return {"extensions": declared}
