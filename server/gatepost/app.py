@@ -139,6 +139,7 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
         page_size=config.mcp.page_size,
         feed=services.feed,
         streams=services.streams,
+        keeper=services.keeper,
     )
     return Endpoint(
         server,

@@ -10,7 +10,6 @@ from gatepost import CallContext, Pack
 from gatepost.mcp.held import LOOK_EVERY
 from gatepost.mcp.room import revise
 from gatepost.stores.api import StoreUnavailable
-from gatepost.streams import BEAT_EVERY_S, BEATS_A_SECOND
 from tests.support.events import House, Live
 from tests.support.mcp import Client, a_caller, message
 
@@ -38,13 +37,12 @@ async def house() -> House:
     return await House(pack.tools.values()).open()
 
 
-def a_round(client: Client, times: int = 1) -> None:
+async def a_round(client: Client, times: int = 1) -> None:
     """The time between two beats passes for every stream of a process."""
-    for _ in range(int(times * BEAT_EVERY_S * BEATS_A_SECOND)):
-        timer, client.streams._timer = client.streams._timer, None
-        assert timer is not None
-        timer.cancel()
-        client.streams._beat()
+    for _ in range(times):
+        for _ in range(client.streams.steps):
+            client.streams.look()
+        await settled()
 
 
 async def settled() -> None:
@@ -115,7 +113,7 @@ async def test_s_11_the_newest_stream_of_a_session_is_told_and_no_other(
     await settled()
     if lost:
         monkeypatch.undo()
-        a_round(house.one, LOOK_EVERY)
+        await a_round(house.one, LOOK_EVERY)
     assert await older.rest() == []
 
     await call(house, house.one, "rename")
@@ -212,9 +210,7 @@ async def test_s_21_a_stream_shows_that_it_lives(house: House) -> None:
     live = await house.get(house.one).opened()
     await settled()
     before = live.taken
-    for _ in range(3):
-        a_round(house.one)
-        await settled()
+    await a_round(house.one, 3)
 
     assert live.taken == before + 3
     live.hang_up()
@@ -227,7 +223,7 @@ async def test_s_20_a_stream_ends_with_its_token(house: House) -> None:
     house.become(a_caller(expires_at=int(house.one.clock.now) + 60))
     live = await house.get(house.one).opened()
     house.one.clock.now += 61
-    a_round(house.one)
+    await a_round(house.one)
 
     assert await live.rest() == []
     await live.over()

@@ -10,8 +10,11 @@ from typing import Any
 import msgspec
 
 from gatepost.changes import Feed
+from gatepost.guard.once import Once, Runs
 from gatepost.keyring import KeyRing
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, Limits
+from gatepost.mcp.keeper import Keeper
+from gatepost.mcp.ledger import DEFAULT_TERMS, Ledger, Terms
 from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.server import Server, ServerInfo
 from gatepost.packs import demo
@@ -134,22 +137,27 @@ class Client:
         relay: Relay | None = None,
         records: Records | None = None,
         streams: Streams | None = None,
+        terms: Terms = DEFAULT_TERMS,
     ) -> None:
         self.clock = Clock()
         self.caller = a_caller()
         self.workspaces = workspaces
         self.registry = Registry([*tools] or demo.pack.tools.values(), obtainable=obtainable)
-        runner = Runner(
-            self.registry,
-            context_for=self._context,
-            max_result_bytes=max_result_bytes,
-            clock=self.clock,
-        )
         self.keyring = keyring or KeyRing.ephemeral()
         self.records = records or MemoryRecords()
         self.relay = relay or MemoryRelay()
+        runs = Runs(self.records, self.relay, clock=self.clock)
+        runner = Runner(
+            self.registry,
+            context_for=self._context,
+            stages=(Once(runs, timeout_s=30.0, max_result_bytes=max_result_bytes),),
+            max_result_bytes=max_result_bytes,
+            clock=self.clock,
+        )
         self.feed = Feed(self.relay)
-        self.streams = streams or Streams(clock=self.clock)
+        self.streams = Streams(clock=self.clock) if streams is None else streams
+        ledger = Ledger(self.records, self.feed, terms, clock=self.clock)
+        self.keeper = Keeper(ledger, lambda: runner)
         self.server = Server(
             runner=runner,
             registry=self.registry,
@@ -160,6 +168,7 @@ class Client:
             page_size=page_size,
             feed=self.feed,
             streams=self.streams,
+            keeper=self.keeper,
         )
         self.endpoint = Endpoint(
             self.server,

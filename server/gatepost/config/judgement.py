@@ -226,10 +226,14 @@ def _tools(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
 
 
 def _numbers(config: Config) -> Iterator[Problem]:
-    limits, tools = config.limits, config.tools
+    limits, tools, tasks = config.limits, config.tools, config.tasks
     positive = {
         "tools.timeout_s": tools.timeout_s,
         "tools.max_result_bytes": tools.max_result_bytes,
+        "tasks.ttl_s": tasks.ttl_s,
+        "tasks.poll_interval_s": tasks.poll_interval_s,
+        "tasks.max_per_caller": tasks.max_per_caller,
+        "tasks.lease_s": tasks.lease_s,
         "mcp.page_size": config.mcp.page_size,
         "limits.burst": limits.burst,
         "limits.max_body_bytes": limits.max_body_bytes,

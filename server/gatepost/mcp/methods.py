@@ -16,6 +16,7 @@ from gatepost.mcp.prompts import get_prompt, list_prompts
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.skills import SKILLS, get_skill, list_skills, read_folder
 from gatepost.mcp.subscriptions import LISTEN, listen
+from gatepost.mcp.tasks import cancel_task, get_task, update_task
 
 Handler = Callable[[Server, Ask], Awaitable[bytes]]
 Opener = Callable[[Server, Exchange, bytes, Params], Awaitable[Line]]
@@ -58,6 +59,9 @@ METHODS = (
     Method("logging/setLevel", set_level, modern=False, needs="logging"),
     Method("tools/list", list_tools, needs="tools"),
     Method("tools/call", call_tool, needs="tools", mirrors="name"),
+    Method("tasks/get", get_task, legacy=False, mirrors="task_id"),
+    Method("tasks/update", update_task, legacy=False, mirrors="task_id"),
+    Method("tasks/cancel", cancel_task, legacy=False, mirrors="task_id"),
     Method("resources/list", list_documents, needs="resources"),
     Method("resources/templates/list", list_templates, needs="resources"),
     Method("resources/read", read_document, needs="resources", mirrors="uri"),

@@ -1,13 +1,13 @@
 """What every method answers from, and the request it answers."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from gatepost.changes import Feed
 from gatepost.keyring import KeyRing
 from gatepost.mcp.era import SERVED
+from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.legacy import Session
 from gatepost.mcp.listing import PAGE_SIZE, TTL_MS, Listing
 from gatepost.mcp.params import (
@@ -15,6 +15,7 @@ from gatepost.mcp.params import (
     ENTERPRISE_MANAGED,
     SERVER_INFO,
     SKILLS,
+    TASKS,
     Params,
 )
 from gatepost.stores.api import Records, Relay
@@ -49,19 +50,6 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     retry: Retry | None = None
 
 
-class Watched(Protocol):
-    """Tasks, as far as a stream of changes needs to know them."""
-
-    async def may_follow(self, caller: TenantContext, task_ids: Sequence[str]) -> list[str]:
-        """Those of the ids that are tasks of this caller."""
-
-    async def shown(self, caller: TenantContext, task_id: str) -> bytes | None:
-        """
-        The members of `notifications/tasks`, as JSON without its braces and without `_meta`; None
-        when it is no task of this caller (any more).
-        """
-
-
 class Server:
     """What the methods answer from; everything that no request changes is encoded once."""
 
@@ -76,6 +64,7 @@ class Server:
         relay: Relay,
         feed: Feed,
         streams: Streams,
+        keeper: Keeper,
         page_size: int = PAGE_SIZE,
     ) -> None:
         self.runner = runner
@@ -86,9 +75,13 @@ class Server:
         self.relay = relay
         self.feed = feed
         self.streams = streams
+        self.lengthy = frozenset(
+            name for name, tool in registry.tools.items() if tool.task_support != "forbidden"
+        )
+        """The tools whose calls may become tasks."""
+        self.tasks = keeper if self.lengthy else None
         self.capabilities: dict[str, Any] = capabilities(registry)
         self.modern_capabilities = self.capabilities | extensions(registry)
-        self.tasks: Watched | None = None
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
         self.listing = Listing(registry, keyring=keyring, tail=self.tail, page_size=page_size)
         shown = {
@@ -139,6 +132,8 @@ def extensions(registry: Registry) -> dict[str, Any]:
     """What the newest revision negotiates beside its core (X-01)."""
     # Tokens of machines and those from an enterprise's own grant are checked like any other.
     declared: dict[str, Any] = {CLIENT_CREDENTIALS: {}, ENTERPRISE_MANAGED: {}}
+    if any(tool.task_support != "forbidden" for tool in registry.tools.values()):
+        declared[TASKS] = {}
     if registry.skills:
         declared[SKILLS] = {"directoryRead": True}
     return {"extensions": declared}

@@ -1,7 +1,6 @@
 """The steps of a call, the same for every protocol that brings one."""
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -9,11 +8,13 @@ from typing import Any, Protocol
 
 import structlog
 
+from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import WORDS, Call, CallContext, Failure, Offer, Outcome, ToolFailure
 from gatepost.tools.attend import DeadlinePassed, Patient, Within
 from gatepost.tools.client import NOBODY, MissingCapability, ProtocolError
 from gatepost.tools.fit import fit
 from gatepost.tools.registry import Registry
+from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError
 
 log = structlog.get_logger("gatepost.runner")
@@ -22,6 +23,8 @@ Next = Callable[[Call, Offer, Any], Awaitable[Outcome]]
 
 GRACE_S = 45.0
 """How long a call may outlive its caller's token: longer than most calls take, below a minute."""
+FOREVER_S = 1e8
+"""Three years; the loops' timers know no infinity."""
 
 
 class TokenOver(DeadlinePassed):
@@ -97,8 +100,8 @@ class Runner:
         Do what *call* asks, or say in its Outcome why not.
 
         Raises Unknown, InsufficientScope or InsufficientAuthentication where more permissions
-        or a new sign-in would help, MissingCapability, ProtocolError and InputNeeded; these are
-        for the protocol to answer.
+        or a new sign-in would help, MissingCapability, ProtocolError, InputNeeded and
+        StoreUnavailable; these are for the protocol to answer.
         """
         offer = self.registry.offer(call.kind, call.tool, call.caller)
         call.caller.require(offer.scopes)
@@ -119,23 +122,28 @@ class Runner:
         # The clock runs while the tool runs, not while a stage waits for a person.
         limit = offer.timeout_s or self.timeout_s
         work = offer.invoke(self.context_for(call), arguments)
-        # Whoever lost the right to call must not keep what is said on an open stream; a token
-        # within its leeway counts as good until now.
-        allowed = max(call.caller.expires_at - self.clock(), 0.0) + self.grace_s
+        allowed = FOREVER_S if call.lasting else self.allowed_s(call.caller)
         if call.client is NOBODY:
-            if limit <= allowed or call.lasting:
-                return Within(limit, work)
-            return WhileAllowed(allowed, work)
-        attentive = Attentive(limit, math.inf if call.lasting else allowed, work)
+            return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)
+        attentive = Attentive(limit, allowed, work)
         call.client.timed(attentive)
         return attentive
+
+    def allowed_s(self, caller: TenantContext) -> float:
+        """
+        Seconds that a call of this caller may hold its connection.
+
+        Whoever lost the right to call must not keep what is said on an open stream; a token within
+        its leeway counts as good until now.
+        """
+        return max(caller.expires_at - self.clock(), 0.0) + self.grace_s
 
 
 def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     """What a call answers that ended with *error*; raises it when the protocol has to answer."""
     if isinstance(error, ToolFailure):
         return Outcome(failure=error.failure)
-    if isinstance(error, AuthError | MissingCapability | ProtocolError):
+    if isinstance(error, AuthError | MissingCapability | ProtocolError | StoreUnavailable):
         raise error
     if isinstance(error, TokenOver):
         message = "The access token expired during the call. Call again with a fresh one."
