@@ -12,7 +12,7 @@ import msgspec
 
 from gatepost.guard.run import Run, Terms, Work
 from gatepost.stores.api import Records, Relay
-from gatepost.tools.api import Call, Outcome, Retry, Tool, ToolFailure
+from gatepost.tools.api import Call, Offer, Outcome, Retry, Tool, ToolFailure
 from gatepost.tools.runner import GRACE_S, Next
 from gatepost_authz.caller import TenantContext
 
@@ -104,24 +104,27 @@ class Once:
         self._timeout_s = timeout_s
         self._max_result_bytes = max_result_bytes
 
-    def __call__(self, call: Call, tool: Tool, arguments: Any, proceed: Next) -> Awaitable[Outcome]:
+    def __call__(
+        self, call: Call, offer: Offer, arguments: Any, proceed: Next
+    ) -> Awaitable[Outcome]:
+        """See `Stage`."""
         retry = call.retry
-        if retry is None:
-            return proceed(call, tool, arguments)
-        reads = only_reads(tool, arguments)
+        if retry is None or not isinstance(offer, Tool):
+            return proceed(call, offer, arguments)
+        reads = only_reads(offer, arguments)
         if retry.kind == "correlation" and reads:
             # An episode asks the same thing twice because it wants to know what it is now.
-            return proceed(call, tool, arguments)
+            return proceed(call, offer, arguments)
         work = Work(
             call,
-            tool,
+            offer,
             arguments,
             proceed,
-            repeatable=reads or tool.annotations.idempotent_hint is True,
-            limit_s=tool.timeout_s or self._timeout_s,
+            repeatable=reads or offer.annotations.idempotent_hint is True,
+            limit_s=offer.timeout_s or self._timeout_s,
             max_result_bytes=self._max_result_bytes,
         )
-        return self._runs.join(work, terms_of(call.caller, tool, retry, call.arguments))
+        return self._runs.join(work, terms_of(call.caller, offer, retry, call.arguments))
 
 
 def only_reads(tool: Tool, arguments: Any) -> bool:
