@@ -129,7 +129,7 @@ class Client:
         self.caller = a_caller()
         self.workspaces = workspaces
         self.registry = Registry([*tools] or demo.pack.tools.values(), obtainable=obtainable)
-        runner = Runner(
+        self.runner = runner = Runner(
             self.registry,
             context_for=self._context,
             max_result_bytes=max_result_bytes,
