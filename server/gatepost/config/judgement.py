@@ -15,6 +15,7 @@ from gatepost.settings import Config
 from gatepost_authz.check import problems as authz_problems
 from gatepost_authz.config import TENANT_ID, Issuer, Problem
 
+TAKEN = frozenset({"/health", "/readyz", "/openapi.json"})
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -34,6 +35,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
         create_on_first_use=config.creates_tenants,
         scopes=scopes,
     )
+    yield from _resource(config)
     yield from _keys(config)
     yield from _secrets(config)
     yield from places.problems(config)
@@ -45,6 +47,17 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from toolbox.problems
     yield from _tools(config, toolbox)
     yield from _numbers(config)
+
+
+def _resource(config: Config) -> Iterator[Problem]:
+    path = urlsplit(config.resource).path
+    if path in TAKEN or path.endswith("/tools"):
+        yield Problem(
+            "config.E040",
+            f"the endpoint cannot be at {path}, which is another route's place",
+            "end the resource in another word, for example /mcp",
+            setting="resource",
+        )
 
 
 def _keys(config: Config) -> Iterator[Problem]:
