@@ -136,8 +136,10 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
         keyring=services.keyring,
         records=services.records,
         relay=services.relay,
+        page_size=config.mcp.page_size,
         feed=services.feed,
         streams=services.streams,
+        keeper=services.keeper,
     )
     return Endpoint(
         server,

@@ -88,7 +88,7 @@ async def _serve(job: Job, on_ready: Callable[[], object]) -> None:
         server = Server(
             listen_config(current, deadlines(config), tls=tls_of(config)),
             on_ready=ready,
-            on_drain=services.streams.close,
+            on_drain=lambda: services.drain(config.listen.drain_s),
             reload=reload if job.fresh is not None else None,
         )
         await server.serve(sockets=[job.sock])

@@ -13,7 +13,10 @@ from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.edge.flood import Flood
 from gatepost.guard.limits import Limits
+from gatepost.guard.once import Once, Runs
 from gatepost.keyring import KeyRing
+from gatepost.mcp.keeper import Keeper
+from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.revocation import known_tenants, losers
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
@@ -68,6 +71,7 @@ class Services:
     ) -> None:
         self.records = records
         self.relay = relay
+        self.runs = Runs(records, relay)
         self.feed = Feed(relay)
         self.streams = Streams(
             most=config.limits.listen_streams,
@@ -81,6 +85,7 @@ class Services:
         self.buckets = Buckets()
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(config.log.format, enabled=config.log.level in {"debug", "info"})
+        self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
         self._introspectors: list[Introspectors] = []
         self._config: Config | None = None
         self.apply(config, toolbox)
@@ -90,7 +95,7 @@ class Services:
         issuers = IssuerRegistry(config.issuers)
         obtainable = config.scopes.obtainable
         registry = Registry(
-            toolbox.tools, obtainable=None if obtainable is None else frozenset(obtainable)
+            toolbox.offers, obtainable=None if obtainable is None else frozenset(obtainable)
         )
         policy = Policy(
             tenancy=Tenancy(config.creates_tenants, known_tenants(config)),
@@ -117,11 +122,20 @@ class Services:
         self.keys.retain([trusted.settings.issuer for trusted in issuers.issuers])
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
+        self.keeper.ledger.terms = Terms(**msgspec.structs.asdict(config.tasks))
+        self.keeper.suspended = frozenset(config.tenancy.suspended)
+        self.keeper.end(lambda caller: caller.tenant_id in config.tenancy.suspended)
         self.tenants_apart = TENANT in config.resource
 
     def _stages(self, config: Config) -> list[Stage]:
         """What happens around a call, outermost first."""
-        stages: list[Stage] = []
+        settings = config.tools
+        stages: list[Stage] = [
+            # Around the others: a retried call spends nothing and asks nobody a second time.
+            Once(
+                self.runs, timeout_s=settings.timeout_s, max_result_bytes=settings.max_result_bytes
+            )
+        ]
         rate = config.limits.requests_per_second
         if rate:
             stages.append(
@@ -164,6 +178,11 @@ class Services:
             correlation=call.correlation,
         )
 
+    def drain(self, within_s: float) -> None:
+        """A stop has begun: end who only listens, and let tasks finish for so long."""
+        self.streams.close()
+        self.keeper.drain(within_s)
+
     def warm(self) -> None:
         """Begin to fetch the issuers' keys, so that the first request need not wait for them."""
         self.keys.warm(self.issuers.issuers)
@@ -183,6 +202,8 @@ class Services:
 
     async def aclose(self) -> None:
         """Close what was opened, the log last, so that it has the last requests."""
+        await self.keeper.aclose()
+        await self.runs.aclose()  # first: what still runs uses the rest
         for introspectors in self._introspectors:
             await introspectors.aclose()
         await self.keys.aclose()
@@ -198,6 +219,7 @@ class Services:
 async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIterator[Services]:
     """The services of a configuration without errors; nothing is fetched yet."""
     services = Services(config, toolbox, keyring, records=MemoryRecords(), relay=MemoryRelay())
+    services.keeper.start()
     try:
         yield services
     finally:

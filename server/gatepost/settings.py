@@ -100,6 +100,26 @@ class ToolsSettings(Settings, frozen=True, kw_only=True):
     """The size at which an outcome is cut, saying so."""
 
 
+class TasksSettings(Settings, frozen=True, kw_only=True):
+    """What calls get that go on as tasks (`task_support` of a tool)."""
+
+    ttl_s: float = 3600.0
+    """Seconds that a task can be looked at, beyond the time its tool may run."""
+    poll_interval_s: float = 1.0
+    """Seconds that a client is asked to wait between two looks at a task."""
+    max_per_caller: int = 32
+    """Tasks of one caller that may be under way."""
+    lease_s: float = 20.0
+    """Seconds after which another process takes up the task of one that says nothing."""
+
+
+class McpSettings(Settings, frozen=True, kw_only=True):
+    """What the MCP endpoint does its own way."""
+
+    page_size: int = 500
+    """How many tools, resources or prompts one page of a list holds."""
+
+
 class LimitsSettings(Settings, frozen=True, kw_only=True):
     """How often a caller may call, what a request may weigh, and how often a peer may fail."""
 
@@ -150,6 +170,8 @@ class Config(Settings, frozen=True, kw_only=True):
     storage: StorageSettings = StorageSettings()
     workspace: WorkspaceSettings = WorkspaceSettings()
     tools: ToolsSettings = ToolsSettings()
+    mcp: McpSettings = McpSettings()
+    tasks: TasksSettings = TasksSettings()
     limits: LimitsSettings = LimitsSettings()
     log: LogSettings = LogSettings()
 

@@ -198,19 +198,19 @@ def _named(issuer: Issuer) -> set[str]:
 
 
 def _tools(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
-    if not toolbox.tools:
+    if not toolbox.offers:
         yield Problem(
             "config.W003",
-            "no tool is enabled",
+            "no tool, resource or prompt is enabled",
             "name files in tools.load or built-in packs in tools.packs",
             "warning",
             "tools",
         )
     for scope in config.scopes.obtainable or ():
-        if toolbox.tools and scope not in toolbox.declared_scopes:
+        if toolbox.offers and scope not in toolbox.declared_scopes:
             yield Problem(
                 "config.W002",
-                f"no enabled tool needs the obtainable scope {scope!r}",
+                f"nothing that is enabled needs the obtainable scope {scope!r}",
                 _nearest(scope, toolbox.declared_scopes),
                 "warning",
                 "scopes.obtainable",
@@ -226,10 +226,15 @@ def _tools(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
 
 
 def _numbers(config: Config) -> Iterator[Problem]:
-    limits, tools = config.limits, config.tools
+    limits, tools, tasks = config.limits, config.tools, config.tasks
     positive = {
         "tools.timeout_s": tools.timeout_s,
         "tools.max_result_bytes": tools.max_result_bytes,
+        "tasks.ttl_s": tasks.ttl_s,
+        "tasks.poll_interval_s": tasks.poll_interval_s,
+        "tasks.max_per_caller": tasks.max_per_caller,
+        "tasks.lease_s": tasks.lease_s,
+        "mcp.page_size": config.mcp.page_size,
         "limits.burst": limits.burst,
         "limits.max_body_bytes": limits.max_body_bytes,
         "limits.max_header_bytes": limits.max_header_bytes,

@@ -13,7 +13,7 @@ import msgspec
 
 from gatepost.packs import BUILT_IN
 from gatepost.settings import ToolsSettings
-from gatepost.tools.api import Tool
+from gatepost.tools.api import WORDS, Offer, Tool
 from gatepost.tools.pack import Pack
 from gatepost_authz.config import Problem
 
@@ -34,9 +34,14 @@ class Toolbox(msgspec.Struct, frozen=True):
         return tuple(tool for pack in self.packs for tool in pack.tools.values())
 
     @property
+    def offers(self) -> tuple[Offer, ...]:
+        """Everything of every pack: tools, resources, templates, prompts."""
+        return tuple(offer for pack in self.packs for offer in pack.offers)
+
+    @property
     def declared_scopes(self) -> frozenset[str]:
-        """All scopes that some tool asks for."""
-        return frozenset[str]().union(*(tool.scopes for tool in self.tools))
+        """All scopes that something asks for."""
+        return frozenset[str]().union(*(offer.scopes for offer in self.offers))
 
 
 def load(settings: ToolsSettings) -> Toolbox:
@@ -107,13 +112,14 @@ def _place(error: BaseException, source: str) -> str:
 
 
 def _doubled(packs: list[Pack]) -> Iterator[Problem]:
-    holders = Counter(name for pack in packs for name in pack.tools)
-    for name, count in holders.items():
+    holders = [(offer.kind, offer.key, pack.name) for pack in packs for offer in pack.offers]
+    for (kind, key), count in Counter((kind, key) for kind, key, _ in holders).items():
         if count > 1:
-            owners = ", ".join(pack.name for pack in packs if name in pack.tools)
+            owners = ", ".join(name for *what, name in holders if what == [kind, key])
+            place = kind == "document"
             yield Problem(
                 "config.E012",
-                f"several tools are named {name!r} (packs {owners})",
-                "rename one: @pack.tool(name=...)",
+                f"several {WORDS[kind]}s are {'at' if place else 'named'} {key!r} (packs {owners})",
+                f"change one: @pack.{WORDS[kind]}({'uri' if place else 'name'}=...)",
                 setting="tools",
             )

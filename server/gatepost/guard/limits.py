@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from gatepost.stores.api import Relay, StoreUnavailable
-from gatepost.tools.api import Call, Failure, Outcome, Tool
+from gatepost.tools.api import Call, Failure, Offer, Outcome
 from gatepost.tools.runner import Next
 from gatepost_authz.caller import TenantContext
 
@@ -44,7 +44,7 @@ class Limits:
         self._spend_here = spend_here
         self._monotonic = monotonic
 
-    async def __call__(self, call: Call, tool: Tool, arguments: Any, proceed: Next) -> Outcome:
+    async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
         """See `Stage`."""
         caller = call.caller
         bucket = bucket_of(caller)
@@ -61,7 +61,7 @@ class Limits:
             )
         if wait > 0:
             return Outcome(failure=Failure("rate_limit", EXCEEDED, retry_after=math.ceil(wait)))
-        return await proceed(call, tool, arguments)
+        return await proceed(call, offer, arguments)
 
 
 def bucket_of(caller: TenantContext) -> str:

@@ -4,10 +4,12 @@ from collections.abc import Mapping
 
 from msgspec import UNSET
 
+from gatepost.mcp import tasks
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
 from gatepost.mcp.params import NO_META, Params
 from gatepost.mcp.project import call_result
 from gatepost.mcp.server import Ask, Server
+from gatepost.stores.api import TaskRecord
 from gatepost.tools.api import Call, Retry
 from gatepost.tools.registry import UnknownTool
 from gatepost.tools.retry import BadKey, retry_of
@@ -24,7 +26,12 @@ async def call_tool(server: Server, ask: Ask) -> bytes:
         retry=ask.retry,
     )
     try:
-        outcome = await server.runner.run(call)
+        if server.tasks is not None and call.tool in server.lengthy:
+            outcome = await tasks.run(server, server.tasks, ask, call)
+            if isinstance(outcome, TaskRecord):
+                return tasks.created(server, server.tasks, outcome)
+        else:
+            outcome = await server.runner.run(call)
     except UnknownTool as unknown:
         raise unknown_tool(unknown.name) from None
     return call_result(outcome, ask.revision, server.tail)

@@ -6,11 +6,17 @@ from typing import Any, Literal
 import msgspec
 
 from gatepost.mcp.calling import call_tool
+from gatepost.mcp.completion import complete
+from gatepost.mcp.documents import list_documents, list_templates, read_document
 from gatepost.mcp.exchange import Exchange
+from gatepost.mcp.level import set_level
 from gatepost.mcp.line import Line
 from gatepost.mcp.params import Params
+from gatepost.mcp.prompts import get_prompt, list_prompts
 from gatepost.mcp.server import Ask, Server
+from gatepost.mcp.skills import SKILLS, get_skill, list_skills, read_folder
 from gatepost.mcp.subscriptions import LISTEN, listen
+from gatepost.mcp.tasks import cancel_task, get_task, update_task
 
 Handler = Callable[[Server, Ask], Awaitable[bytes]]
 Opener = Callable[[Server, Exchange, bytes, Params], Awaitable[Line]]
@@ -28,7 +34,7 @@ async def ping(server: Server, ask: Ask) -> bytes:
 
 async def list_tools(server: Server, ask: Ask) -> bytes:
     """`tools/list`."""
-    return server.listing.tools(ask.caller, ask.params, ask.revision)
+    return server.listing.page("tools", ask.caller, ask.params, ask.revision)
 
 
 class Method(msgspec.Struct, frozen=True):
@@ -50,8 +56,21 @@ class Method(msgspec.Struct, frozen=True):
 METHODS = (
     Method("server/discover", discover, legacy=False),
     Method("ping", ping, modern=False),
+    Method("logging/setLevel", set_level, modern=False, needs="logging"),
     Method("tools/list", list_tools, needs="tools"),
     Method("tools/call", call_tool, needs="tools", mirrors="name"),
+    Method("tasks/get", get_task, legacy=False, mirrors="task_id"),
+    Method("tasks/update", update_task, legacy=False, mirrors="task_id"),
+    Method("tasks/cancel", cancel_task, legacy=False, mirrors="task_id"),
+    Method("resources/list", list_documents, needs="resources"),
+    Method("resources/templates/list", list_templates, needs="resources"),
+    Method("resources/read", read_document, needs="resources", mirrors="uri"),
+    Method("prompts/list", list_prompts, needs="prompts"),
+    Method("prompts/get", get_prompt, needs="prompts", mirrors="name"),
+    Method("completion/complete", complete, needs="completions"),
+    Method("skills/list", list_skills, legacy=False, needs=SKILLS),
+    Method("skills/get", get_skill, legacy=False, needs=SKILLS),
+    Method("resources/directory/read", read_folder, legacy=False, needs=SKILLS),
     Method(LISTEN, None, legacy=False, opener=listen),
 )
 INITIALIZE = "initialize"
@@ -60,9 +79,10 @@ INITIALIZE = "initialize"
 
 def served(capabilities: Mapping[str, Any], *, modern: bool) -> dict[str, Method]:
     """The methods of one era that a server with these capabilities has, by name."""
+    has = {*capabilities, *capabilities.get("extensions", ())}
     return {
         method.name: method
         for method in METHODS
         if (method.modern if modern else method.legacy)
-        and (not method.needs or method.needs in capabilities)
+        and (not method.needs or method.needs in has)
     }

@@ -7,7 +7,7 @@ import msgspec
 from msgspec import UNSET
 
 from gatepost.mcp.era import MODERN
-from gatepost.mcp.jsonrpc import RATE_LIMITED, Refused
+from gatepost.mcp.jsonrpc import DENIED, INTERNAL_ERROR, INVALID_PARAMS, RATE_LIMITED, Refused
 from gatepost.tools.api import Failure, Outcome
 
 WITHOUT_STRUCTURE = "2025-03-26"
@@ -31,7 +31,7 @@ def call_result(outcome: Outcome, revision: str, tail: bytes) -> bytes:
         return body + b',"isError":false' + tail + b"}"
     content = outcome.content
     if revision == WITHOUT_STRUCTURE:
-        content = tuple(_without_link(block) for block in content)
+        content = tuple(block(one, revision) for one in content)
     body = b'{"content":' + _encode(content)
     if outcome.structured is not UNSET and revision != WITHOUT_STRUCTURE:
         structured = _encode(outcome.structured)
@@ -39,6 +39,11 @@ def call_result(outcome: Outcome, revision: str, tail: bytes) -> bytes:
             # Any other value is only in the text: these revisions know objects alone.
             body += b',"structuredContent":' + structured
     return body + b',"isError":false}'
+
+
+def task_result(outcome: Outcome) -> bytes:
+    """The same as the `result` of a task that has ended; raises Refused likewise."""
+    return call_result(outcome, MODERN, b"")
 
 
 def _failed(failure: Failure, revision: str, tail: bytes) -> bytes:
@@ -66,8 +71,38 @@ def rate_limited(failure: Failure) -> Refused:
     )
 
 
-def _without_link(block: Mapping[str, Any]) -> Mapping[str, Any]:
-    """`resource_link` came with 2025-06-18; before, the address is text."""
-    if block.get("type") != "resource_link":
-        return block
-    return {"type": "text", "text": f"{block.get('name', '')} {block.get('uri', '')}".strip()}
+def failed(failure: Failure, *, uri: str | None = None) -> Refused:
+    """
+    What becomes of a failure where no result could tell of it: resources, prompts, completion.
+
+    What the request got wrong is -32602. The rest has HTTP 200, because clients take a 403 for a
+    login failure and a 404 for a lost session (design, decision 11).
+    """
+    if failure.kind == "rate_limit":
+        return rate_limited(failure)
+    data: dict[str, Any] = {} if uri is None else {"uri": uri}
+    if failure.field is not None:
+        data["field"] = failure.field
+    if failure.retry_after is not None:
+        data["retryAfter"] = max(1, int(-(-failure.retry_after // 1)))
+    if failure.kind in ("validation", "not_found", "conflict"):
+        return Refused(INVALID_PARAMS, failure.message, data=data or None)
+    code = DENIED if failure.kind == "denied" else INTERNAL_ERROR
+    return Refused(code, failure.message, data=data or None, status=200)
+
+
+def block(content: Mapping[str, Any], revision: str) -> Mapping[str, Any]:
+    """
+    A content block as a revision knows it: 2025-03-26 has no links and no dates.
+
+    What was a link is text there, because strict clients refuse what they do not know.
+    """
+    if revision != WITHOUT_STRUCTURE:
+        return content
+    if content.get("type") == "resource_link":
+        shown = f"{content.get('name', '')} {content.get('uri', '')}".strip()
+        return {"type": "text", "text": shown}
+    if "lastModified" not in content.get("annotations", {}):
+        return content
+    kept = {k: v for k, v in content["annotations"].items() if k != "lastModified"}
+    return {**content, "annotations": kept}

@@ -1,21 +1,28 @@
 """What every method answers from, and the request it answers."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from gatepost.changes import Feed
 from gatepost.keyring import KeyRing
 from gatepost.mcp.era import SERVED
+from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.legacy import Session
-from gatepost.mcp.listing import TTL_MS, Listing
-from gatepost.mcp.params import SERVER_INFO, Params
+from gatepost.mcp.listing import PAGE_SIZE, TTL_MS, Listing
+from gatepost.mcp.params import (
+    CLIENT_CREDENTIALS,
+    ENTERPRISE_MANAGED,
+    SERVER_INFO,
+    SKILLS,
+    TASKS,
+    Params,
+)
 from gatepost.stores.api import Records, Relay
 from gatepost.streams import Streams
 from gatepost.tools.api import Retry
 from gatepost.tools.client import NOBODY, Client
-from gatepost.tools.registry import Registry
+from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
 from gatepost_authz.caller import TenantContext
 
@@ -43,19 +50,6 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     retry: Retry | None = None
 
 
-class Watched(Protocol):
-    """Tasks, as far as a stream of changes needs to know them."""
-
-    async def may_follow(self, caller: TenantContext, task_ids: Sequence[str]) -> list[str]:
-        """Those of the ids that are tasks of this caller."""
-
-    async def shown(self, caller: TenantContext, task_id: str) -> bytes | None:
-        """
-        The members of `notifications/tasks`, as JSON without its braces and without `_meta`; None
-        when it is no task of this caller (any more).
-        """
-
-
 class Server:
     """What the methods answer from; everything that no request changes is encoded once."""
 
@@ -70,6 +64,8 @@ class Server:
         relay: Relay,
         feed: Feed,
         streams: Streams,
+        keeper: Keeper,
+        page_size: int = PAGE_SIZE,
     ) -> None:
         self.runner = runner
         self.registry = registry
@@ -79,14 +75,19 @@ class Server:
         self.relay = relay
         self.feed = feed
         self.streams = streams
+        self.lengthy = frozenset(
+            name for name, tool in registry.tools.items() if tool.task_support != "forbidden"
+        )
+        """The tools whose calls may become tasks."""
+        self.tasks = keeper if self.lengthy else None
         self.capabilities: dict[str, Any] = capabilities(registry)
-        self.tasks: Watched | None = None
+        self.modern_capabilities = self.capabilities | extensions(registry)
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
-        self.listing = Listing(registry, tail=self.tail)
+        self.listing = Listing(registry, keyring=keyring, tail=self.tail, page_size=page_size)
         shown = {
             "resultType": "complete",
             "supportedVersions": SERVED,
-            "capabilities": self.capabilities,
+            "capabilities": self.modern_capabilities,
             "ttlMs": TTL_MS,
             "cacheScope": "private",
             "_meta": {SERVER_INFO: info},
@@ -106,12 +107,33 @@ class Server:
 
     def may_read(self, caller: TenantContext, uri: str) -> bool:
         """Whether the caller may read the document of this URI, and so hear that it changed."""
-        return False
+        try:
+            offer = self.registry.offer("document", uri, caller)
+        except Unknown:
+            return False
+        return offer.scopes <= caller.scopes
 
 
 def capabilities(registry: Registry) -> dict[str, Any]:
-    """What is declared in both eras: all of it works, and nothing else does."""
-    declared: dict[str, Any] = {}
+    """What is declared in both eras: exactly what has handlers that work (V-08)."""
+    declared: dict[str, Any] = {"logging": {}}
     if registry.tools:
         declared["tools"] = {"listChanged": True}
+    if registry.documents or registry.templates:
+        declared["resources"] = {}
+    if registry.prompts:
+        declared["prompts"] = {}
+    if registry.completes:
+        declared["completions"] = {}
     return declared
+
+
+def extensions(registry: Registry) -> dict[str, Any]:
+    """What the newest revision negotiates beside its core (X-01)."""
+    # Tokens of machines and those from an enterprise's own grant are checked like any other.
+    declared: dict[str, Any] = {CLIENT_CREDENTIALS: {}, ENTERPRISE_MANAGED: {}}
+    if any(tool.task_support != "forbidden" for tool in registry.tools.values()):
+        declared[TASKS] = {}
+    if registry.skills:
+        declared[SKILLS] = {"directoryRead": True}
+    return {"extensions": declared}

@@ -10,7 +10,6 @@ from gatepost.mcp.exchange import Exchange
 from gatepost.mcp.jsonrpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
-    MISSING_CAPABILITY,
     RATE_LIMITED,
     Refused,
     result,
@@ -19,6 +18,7 @@ from gatepost.mcp.line import Line
 from gatepost.mcp.params import PREFIX, SERVER_INFO, Params
 from gatepost.mcp.server import Server
 from gatepost.mcp.stream import reads_events
+from gatepost.mcp.tasks import UNDECLARED, declared
 from gatepost.stores.api import StoreUnavailable
 from gatepost.streams import Closing, TooMany
 from gatepost.tools.surroundings import Listed
@@ -26,8 +26,6 @@ from gatepost_authz.caller import TenantContext
 
 LISTEN = "subscriptions/listen"
 SUBSCRIPTION = PREFIX + "subscriptionId"
-TASKS = PREFIX + "tasks"
-"""The extension whose tasks can be watched."""
 
 MOST_NAMES = 100
 """URIs, and task ids, that one stream may watch."""
@@ -70,18 +68,13 @@ STOPPING = Refused(
     status=503,
     headers=((b"retry-after", b"1"),),
 )
-NO_TASKS = Refused(
-    MISSING_CAPABILITY,
-    "taskIds needs a client with the tasks extension",
-    data={"requiredCapabilities": {"extensions": {TASKS: {}}}},
-)
 
 
 async def listen(server: Server, exchange: Exchange, identity: bytes, params: Params) -> "Listener":
     """Open a stream as asked; whatever is wrong is said before it (raises Refused)."""
     asked = _asked(params)
-    if asked.task_ids is not UNSET and not _declares_tasks(params):
-        raise NO_TASKS
+    if asked.task_ids is not UNSET and not declared(params):
+        raise UNDECLARED
     if not reads_events(exchange.headers.get(b"accept", b"")):
         raise NO_EVENTS
     caller = exchange.caller
@@ -110,16 +103,6 @@ def _asked(params: Params) -> Filter:
         return _decode(params.notifications)
     except msgspec.DecodeError as error:
         raise Refused(INVALID_PARAMS, f"Invalid params.notifications: {error}") from None
-
-
-def _declares_tasks(params: Params) -> bool:
-    declared = UNSET if params.meta is UNSET else params.meta.capabilities
-    if declared is UNSET or "extensions" not in declared:
-        return False
-    try:
-        return TASKS in msgspec.json.decode(declared["extensions"], type=dict[str, Raw])
-    except msgspec.DecodeError:
-        return False
 
 
 async def _honoured(server: Server, caller: TenantContext, asked: Filter) -> Filter:

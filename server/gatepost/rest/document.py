@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.tools.pack import NAME
+from gatepost.tools.function import NAME
 from gatepost_authz.config import TENANT_ID, Beside, Resource
 
 TITLE = "Gatepost REST tool protocol"

@@ -22,6 +22,10 @@ class StoreUnavailable(Exception):
     """The database or the relay does not answer; a caller hears 503 and may try again."""
 
 
+class StoreRefused(Exception):
+    """A store cannot be used as it is, and waiting does not help; the message is a sentence."""
+
+
 class TaskRecord(msgspec.Struct, frozen=True, kw_only=True):
     """
     One task of the tasks extension, as it survives the process that runs it.

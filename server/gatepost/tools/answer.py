@@ -2,14 +2,15 @@
 
 import dataclasses
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, get_origin, get_type_hints
 
 import msgspec
 from pydantic import BaseModel, TypeAdapter, ValidationError
 from typing_extensions import is_typeddict
 
-from gatepost.tools.api import Outcome
+from gatepost.tools.api import CallContext, Outcome
+from gatepost.tools.dialect import validator_of
 from gatepost.tools.schema import Plain, tidy
 
 Answer = Callable[[Any], Outcome]
@@ -59,6 +60,29 @@ def structured(encoded: bytes) -> Outcome:
     return Outcome(({"type": "text", "text": encoded.decode()},), msgspec.Raw(encoded))
 
 
+def holding(
+    invoke: Callable[[CallContext, Any], Awaitable[Outcome]], schema: Mapping[str, Any]
+) -> Callable[[CallContext, Any], Awaitable[Outcome]]:
+    """
+    *invoke*, held to an output schema: clients check what they get, and drop what does not fit.
+
+    TypeError when an outcome that is no failure lacks the value or has another.
+    """
+    validator = validator_of(schema)
+
+    async def checked(ctx: CallContext, arguments: Any) -> Outcome:
+        outcome = await invoke(ctx, arguments)
+        if outcome.failure is None:
+            value = outcome.structured
+            if isinstance(value, msgspec.Raw):
+                value = msgspec.json.decode(value)
+            if value is msgspec.UNSET or not validator.is_valid(value):
+                raise TypeError("the tool's answer is not what its output schema says")
+        return outcome
+
+    return checked
+
+
 def _loose(value: Any) -> Outcome:
     if isinstance(value, str):
         return text(value)
@@ -98,9 +122,17 @@ def _struct_schema(hint: type[msgspec.Struct]) -> Mapping[str, Any]:
 
 
 def _struct_answer(hint: type[msgspec.Struct]) -> Answer:
+    decode = msgspec.json.Decoder(hint).decode
+
     def answer(value: Any) -> Outcome:
-        if not isinstance(value, hint):
+        encoded = _encode(value)
+        try:
+            # A Struct does not check what it is made of.
+            fits = isinstance(value, hint) and decode(encoded) is not None
+        except msgspec.ValidationError:
+            fits = False
+        if not fits:
             raise TypeError(f"the tool's answer is not the {hint.__name__} it declares")
-        return structured(_encode(value))
+        return structured(encoded)
 
     return answer

@@ -1,7 +1,7 @@
 """All that a tool author sees: the context of a call, and what a tool answers."""
 
 from collections.abc import Awaitable, Callable, Mapping, Sequence
-from typing import Any, Literal, TypeVar, Unpack
+from typing import Any, ClassVar, Literal, TypeVar, Unpack
 
 import msgspec
 
@@ -16,6 +16,7 @@ from gatepost.tools.asking import (
     put,
 )
 from gatepost.tools.client import LEVELS, NOBODY, Client, LogLevel, lacking
+from gatepost.tools.content import Icon
 from gatepost.tools.sampling import Message, Sampled, Sampling, SamplingOptions
 from gatepost.tools.surroundings import UNHEARD, Changes, Workspace
 from gatepost_authz.caller import TenantContext
@@ -34,6 +35,20 @@ FailureKind = Literal[
 ]
 
 
+Kind = Literal["tool", "document", "prompt", "completion", "listing", "skill"]
+"""What a call uses: a tool, a resource, a prompt, help with one of these, a lister, a skill."""
+
+WORDS: Mapping[Kind, str] = {
+    "tool": "tool",
+    "document": "resource",
+    "prompt": "prompt",
+    "completion": "completion",
+    "listing": "list",
+    "skill": "skill",
+}
+"""Each kind as the protocol and its users call it."""
+
+
 class Failure(msgspec.Struct, frozen=True):
     """
     A tool did not do what was asked; each protocol projects the kind onto its own wire.
@@ -49,7 +64,12 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class ToolFailure(Exception):
-    """Raised by a tool to answer a Failure that the model can act on."""
+    """
+    Raised by a tool to answer a Failure that the model can act on.
+
+    ``rate_limit`` and ``upstream_unavailable`` say that nothing was done and that the same call may
+    succeed later: a retry runs the tool again. Every other kind is how the call ended.
+    """
 
     def __init__(
         self,
@@ -230,28 +250,43 @@ class Routed(msgspec.Struct, frozen=True):
     type: Literal["string", "integer", "boolean"]
 
 
-class Tool(msgspec.Struct, frozen=True, kw_only=True):
+class Offer(msgspec.Struct, frozen=True, kw_only=True):
     """
-    One tool, wherever it comes from: what clients see of it, who may call it, and how it runs.
+    Whatever a caller may use: what it is called, who may use it, and how it runs.
 
     ``check`` turns raw JSON arguments (bytes of an object) into what ``invoke`` takes, or raises
-    ToolFailure("validation"); both are made once, when the tool is registered. ``timeout_s`` wins
+    ToolFailure("validation"); both are made once, when the offer is registered. ``timeout_s`` wins
     over the configured default.
     """
 
+    kind: ClassVar[Kind]
+
     name: str
     description: str
-    input_schema: Mapping[str, Any]
     check: Callable[[bytes], Any]
     invoke: Callable[[CallContext, Any], Awaitable[Outcome]]
-    output_schema: Mapping[str, Any] | None = None
     title: str | None = None
-    annotations: Annotations = Annotations()
+    icons: tuple[Icon, ...] = ()
     scopes: frozenset[str] = frozenset()
     acr_values: tuple[str, ...] = ()
     max_age_s: int | None = None
     timeout_s: float | None = None
     pack: str = ""
+
+    @property
+    def key(self) -> str:
+        """What finds it among its kind."""
+        return self.name
+
+
+class Tool(Offer, frozen=True, kw_only=True):
+    """One tool, wherever it comes from: what clients see of it, beside what every offer has."""
+
+    kind = "tool"
+
+    input_schema: Mapping[str, Any]
+    output_schema: Mapping[str, Any] | None = None
+    annotations: Annotations = Annotations()
     routed: tuple[Routed, ...] = ()
     task_support: TaskSupport = "forbidden"
     """Whether a call may, or for MCP clients must, become a task."""
@@ -272,12 +307,17 @@ class Retry(msgspec.Struct, frozen=True):
 
 
 class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
-    """One call of one tool, before anything about it is decided; ``arguments`` is raw JSON."""
+    """
+    One use of one offer, before anything about it is decided; ``arguments`` is raw JSON.
+
+    ``tool`` is what finds it among its kind: a tool's or a prompt's name, or a resource's URI.
+    """
 
     caller: TenantContext
     tool: str
     arguments: bytes
     request_id: str
+    kind: Kind = "tool"
     client: Client = NOBODY
     retry: Retry | None = None
     lasting: bool = False

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.tools.api import Failure, Outcome, Tool
+from gatepost.tools.api import Failure, Offer, Outcome, Tool
 
 # JSON writes one byte of text as up to six (a control character as \u00XX).
 WORST_EXPANSION = 6
@@ -15,13 +15,13 @@ NOTE_BYTES = 256
 _encode = msgspec.json.encode
 
 
-def fit(outcome: Outcome, tool: Tool, limit: int) -> Outcome:
+def fit(outcome: Outcome, offer: Offer, limit: int) -> Outcome:
     """
     Bring an outcome within *limit* bytes of JSON.
 
-    Text is cut where a character ends, other blocks are left out, and a last block says so. An
-    answer that must satisfy an output schema cannot be cut: it becomes a failure that says how
-    large it was.
+    A tool's text is cut where a character ends, other blocks are left out, and a last block says
+    so. An answer that must satisfy an output schema cannot be cut, nor can the contents of a
+    resource or a prompt: it becomes a failure that says how large it was.
     """
     if _surely_small(outcome, limit):
         return outcome
@@ -31,7 +31,7 @@ def fit(outcome: Outcome, tool: Tool, limit: int) -> Outcome:
     extra = 0 if outcome.structured is msgspec.UNSET else len(_encode(outcome.structured))
     if sum(sizes) + extra <= limit:
         return outcome
-    if tool.output_schema is not None:
+    if not isinstance(offer, Tool) or offer.output_schema is not None:
         message = (
             f"The answer has {sum(sizes) + extra} bytes, which is more than the {limit} allowed. "
             "Ask for less at once."

@@ -1,41 +1,43 @@
-"""A pack: functions of one subject, made into tools by a decorator."""
+"""A pack: functions of one subject, made into tools, resources and prompts by decorators."""
 
-import asyncio
-import inspect
-import re
-from collections.abc import Awaitable, Callable, Iterable, Mapping, Set
-from typing import Any, TypedDict, TypeVar, Unpack
+from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
+from typing import Any, ParamSpec, TypeVar, Unpack
 
-from gatepost.tools.answer import Answer, returned_by
-from gatepost.tools.api import Annotations, CallContext, Outcome, TaskSupport, Tool
+from gatepost.tools.answer import Answer, holding, returned_by
+from gatepost.tools.api import (
+    WORDS,
+    Annotations,
+    CallContext,
+    Offer,
+    Outcome,
+    TaskSupport,
+    Tool,
+)
+from gatepost.tools.dialect import validator_of
+from gatepost.tools.document import Resource, ResourceOptions, document
+from gatepost.tools.function import Options as CommonOptions
+from gatepost.tools.function import awaited, description_of, named, settled
+from gatepost.tools.offer import Document, Prompt, Skill, Template
+from gatepost.tools.prompt import PromptFunction, prompt
 from gatepost.tools.routing import routed_arguments
 from gatepost.tools.schema import arguments_of, checker
-from gatepost_authz.challenge import words
+from gatepost.tools.skill import offers_of, read_skill
 
-NAME = re.compile(r"[a-z0-9_]{1,64}", re.ASCII)
-"""The grammar of tool and pack names: safe in headers, metrics, URLs and every client."""
-
+P = ParamSpec("P")
+R = TypeVar("R")
+AnyOffer = TypeVar("AnyOffer", bound=Offer)
 Function = TypeVar("Function", bound=Callable[..., Any])
 Invoke = Callable[[CallContext, Any], Awaitable[Outcome]]
 
 
-class Options(TypedDict, total=False):
+class Options(CommonOptions, total=False):
     """What a tool's author may say about it; the hints are MCP's ToolAnnotations."""
 
-    title: str
-    """A name for people."""
-    scopes: Set[str]
-    """All that a caller needs."""
     read_only: bool
     destructive: bool
     idempotent: bool
     open_world: bool
-    timeout_s: float
-    """Seconds the tool may run; default: the configured one."""
-    acr_values: tuple[str, ...]
-    """Sign-ins that are strong enough (RFC 9470)."""
-    max_age_s: int
-    """Seconds since the sign-in, at most (RFC 9470)."""
     task_support: TaskSupport
     """
     ``optional``: where the client takes tasks, a call becomes one as it starts; it is answered at
@@ -56,11 +58,26 @@ class Options(TypedDict, total=False):
 
 
 class Pack:
-    """Tools of one subject; ``tools`` holds them by name."""
+    """
+    Tools, resources and prompts of one subject.
+
+    ``tools`` and ``prompts`` hold them by name, ``documents`` by URI, ``templates`` by the text of
+    their URI template.
+    """
 
     def __init__(self, name: str) -> None:
-        self.name = _named("pack", name)
+        self.name = named("pack", name)
         self.tools: dict[str, Tool] = {}
+        self.documents: dict[str, Document] = {}
+        self.templates: dict[str, Template] = {}
+        self.prompts: dict[str, Prompt] = {}
+        self.skills: dict[str, Skill] = {}
+
+    @property
+    def offers(self) -> tuple[Offer, ...]:
+        """Everything in it."""
+        kinds = (self.tools, self.documents, self.templates, self.prompts, self.skills)
+        return tuple(offer for kind in kinds for offer in kind.values())
 
     def tool(
         self, *, name: str | None = None, **options: Unpack[Options]
@@ -74,11 +91,10 @@ class Pack:
         """
 
         def register(function: Function) -> Function:
-            description = inspect.getdoc(function)
-            if not description:
-                raise TypeError(f"{function.__name__} needs a docstring: the model reads it")
+            description = description_of(function)
             arguments, returned = arguments_of(function), returned_by(function)
             self._add(
+                self.tools,
                 self._described(
                     options,
                     name=name or function.__name__,
@@ -87,11 +103,68 @@ class Pack:
                     output_schema=returned.schema,
                     check=arguments.check,
                     invoke=_invoke(function, returned.answer),
-                )
+                ),
             )
             return function
 
         return register
+
+    def resource(
+        self, uri: str, *, name: str | None = None, **options: Unpack[ResourceOptions]
+    ) -> Callable[[Callable[P, R]], Resource[P, R]]:
+        """
+        Make the decorated function answer the resource at *uri*, or those of a URI template.
+
+        `report://{quarter}` has one variable that is one segment, `files://{+path}` one that may
+        hold `/`, `{?from,to}` at the end means a query; each is a parameter of the function after
+        the context. It answers text, bytes, Contents, a list of these, or any value as JSON, and
+        None where there is nothing. TypeError or ValueError when the function cannot.
+        """
+
+        def register(function: Callable[P, R]) -> Resource[P, R]:
+            offer = document(function, uri, name, self.name, options)
+            if isinstance(offer, Document):
+                self._add(self.documents, offer)
+            else:
+                self._add(self.templates, offer)
+            return Resource(function, offer, self._keep_template)
+
+        return register
+
+    def prompt(
+        self, *, name: str | None = None, **options: Unpack[CommonOptions]
+    ) -> Callable[[Callable[P, R]], PromptFunction[P, R]]:
+        """
+        Make the decorated function a prompt: its parameters after the context are texts.
+
+        It answers a text, which is the user's, a Message, or a list of them. TypeError or
+        ValueError when the function cannot be one.
+        """
+
+        def register(function: Callable[P, R]) -> PromptFunction[P, R]:
+            offer = self._add(self.prompts, prompt(function, name, self.name, options))
+            return PromptFunction(function, offer, self._keep_prompt)
+
+        return register
+
+    def skill(self, folder: Path | str, **options: Unpack[CommonOptions]) -> Skill:
+        """
+        Offer the skill in *folder*, and each of its files as a resource below `skill://<pack>/`.
+
+        The folder holds a `SKILL.md` that begins with its name and description (Agent Skills). It
+        is read now; what changes later counts after a restart. ValueError says what is wrong.
+        """
+        read = read_skill(Path(folder), authority=self.name)
+        offer, documents = offers_of(read, self.name, options)
+        for file in documents:
+            self._add(self.documents, file)
+        return self._add(self.skills, offer)
+
+    def _keep_template(self, template: Template) -> None:
+        self.templates[template.key] = template
+
+    def _keep_prompt(self, offer: Prompt) -> None:
+        self.prompts[offer.key] = offer
 
     def add(
         self,
@@ -100,27 +173,35 @@ class Pack:
         description: str,
         input_schema: Mapping[str, Any],
         invoke: Invoke,
+        output_schema: Mapping[str, Any] | None = None,
         **options: Unpack[Options],
     ) -> Tool:
         """
         Add a tool that brings its own JSON Schema; ``invoke`` gets arguments that satisfy it.
 
-        ValueError when the schema is invalid, of an unknown dialect, or not of an object.
+        With *output_schema* its outcomes have a structured value that satisfies that one.
+        ValueError when a schema is invalid, of an unknown dialect, refers to something outside of
+        itself, is too large, or (for arguments) not of an object.
         """
         if input_schema.get("type") != "object":
             raise ValueError(f"{name}: the input schema must have `type: object` at its root")
         return self._add(
+            self.tools,
             self._described(
                 options,
                 name=name,
                 description=description,
                 input_schema=input_schema,
+                output_schema=output_schema,
                 check=checker(input_schema),
-                invoke=invoke,
-            )
+                invoke=invoke if output_schema is None else holding(invoke, output_schema),
+            ),
         )
 
     def _described(self, options: Options, *, name: str, **made: Any) -> Tool:
+        for schema in (made["input_schema"], made["output_schema"]):
+            if schema is not None:
+                validator_of(schema)
         support = options.get("task_support", "forbidden")
         if support == "forbidden":
             if options.get("detaches"):
@@ -128,8 +209,6 @@ class Pack:
         elif not options.get("detaches"):
             made["invoke"] = _detached(made["invoke"])
         return Tool(
-            name=_named("tool", name),
-            title=options.get("title"),
             annotations=Annotations(
                 title=options.get("title"),
                 read_only_hint=options.get("read_only"),
@@ -137,36 +216,19 @@ class Pack:
                 idempotent_hint=options.get("idempotent"),
                 open_world_hint=options.get("open_world"),
             ),
-            scopes=frozenset(_words(name, "scopes", options.get("scopes", ()))),
-            acr_values=_words(name, "acr_values", options.get("acr_values", ())),
-            max_age_s=options.get("max_age_s"),
-            timeout_s=options.get("timeout_s"),
-            pack=self.name,
             routed=routed_arguments(made["input_schema"]),
+            **settled("tool", name, self.name, options),
             task_support=support,
             read_only_form=options.get("read_only_form"),
             **made,
         )
 
-    def _add(self, tool: Tool) -> Tool:
-        if tool.name in self.tools:
-            raise ValueError(f"the pack {self.name} has two tools named {tool.name}")
-        self.tools[tool.name] = tool
-        return tool
-
-
-def _named(kind: str, name: str) -> str:
-    if not NAME.fullmatch(name):
-        raise ValueError(f"{kind} name {name!r} must be 1 to 64 of a-z, 0-9 and _")
-    return name
-
-
-def _words(tool: str, option: str, values: Iterable[str]) -> tuple[str, ...]:
-    """Values that a challenge can name; a text alone would be taken for its letters."""
-    if isinstance(values, str):
-        raise TypeError(f"{tool}: {option} is a collection of texts, not a text")
-    words(values)
-    return tuple(values)
+    def _add(self, kept: dict[str, AnyOffer], offer: AnyOffer) -> AnyOffer:
+        if offer.key in kept:
+            word = WORDS[offer.kind]
+            raise ValueError(f"the pack {self.name} has two {word}s named {offer.key}")
+        kept[offer.key] = offer
+        return offer
 
 
 def _detached(invoke: Invoke) -> Invoke:
@@ -180,15 +242,9 @@ def _detached(invoke: Invoke) -> Invoke:
 
 
 def _invoke(function: Callable[..., Any], answer: Answer) -> Invoke:
-    if inspect.iscoroutinefunction(function):
+    work = awaited(function)
 
-        async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
-            return answer(await function(ctx, **arguments))
-
-    else:
-
-        async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
-            # A cancelled call stops waiting for its thread; the thread itself runs on.
-            return answer(await asyncio.to_thread(function, ctx, **arguments))
+    async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
+        return answer(await work(ctx, **arguments))
 
     return invoke

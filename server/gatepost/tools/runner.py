@@ -1,7 +1,6 @@
 """The steps of a call, the same for every protocol that brings one."""
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
 from functools import partial
@@ -9,19 +8,23 @@ from typing import Any, Protocol
 
 import structlog
 
-from gatepost.tools.api import Call, CallContext, Failure, Outcome, Tool, ToolFailure
+from gatepost.stores.api import StoreUnavailable
+from gatepost.tools.api import WORDS, Call, CallContext, Failure, Offer, Outcome, ToolFailure
 from gatepost.tools.attend import DeadlinePassed, Patient, Within
 from gatepost.tools.client import NOBODY, MissingCapability, ProtocolError
 from gatepost.tools.fit import fit
 from gatepost.tools.registry import Registry
+from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError
 
 log = structlog.get_logger("gatepost.runner")
 
-Next = Callable[[Call, Tool, Any], Awaitable[Outcome]]
+Next = Callable[[Call, Offer, Any], Awaitable[Outcome]]
 
 GRACE_S = 45.0
 """How long a call may outlive its caller's token: longer than most calls take, below a minute."""
+FOREVER_S = 1e8
+"""Three years; the loops' timers know no infinity."""
 
 
 class TokenOver(DeadlinePassed):
@@ -29,7 +32,7 @@ class TokenOver(DeadlinePassed):
 
 
 class WhileAllowed(Within[Outcome]):
-    """Awaits a tool that could run for longer than its caller's token lasts."""
+    """Awaits what could run for longer than its caller's token lasts."""
 
     __slots__ = ()
 
@@ -48,11 +51,14 @@ class Stage(Protocol):
     """
     Something that happens around a checked call: limits, approvals, the record of it.
 
-    It answers ``await proceed(call, tool, arguments)``, or an Outcome of its own, or raises
-    ToolFailure. Composed once, when the runner is built.
+    It answers ``await proceed(call, offer, arguments)``, or an Outcome of its own, or raises
+    ToolFailure. Composed once, when the runner is built; it sees every kind of offer, and
+    ``call.kind`` says which.
     """
 
-    def __call__(self, call: Call, tool: Tool, arguments: Any, proceed: Next) -> Awaitable[Outcome]:
+    def __call__(
+        self, call: Call, offer: Offer, arguments: Any, proceed: Next
+    ) -> Awaitable[Outcome]:
         """
         Take this stage's part in the call.
 
@@ -63,9 +69,9 @@ class Stage(Protocol):
 
 class Runner:
     """
-    The only way to a tool: find → require → check → stages → invoke → fit.
+    The only way to what is offered: find → require → check → stages → invoke → fit.
 
-    Scopes come before arguments, so that a caller learns nothing about a tool it may not use.
+    Scopes come before arguments, so that a caller learns nothing about what it may not use.
     """
 
     grace_s = GRACE_S
@@ -93,61 +99,66 @@ class Runner:
         """
         Do what *call* asks, or say in its Outcome why not.
 
-        Raises UnknownTool, InsufficientScope or InsufficientAuthentication where more permissions
-        or a new sign-in would help, MissingCapability, ProtocolError and InputNeeded; these are
-        for the protocol to answer.
+        Raises Unknown, InsufficientScope or InsufficientAuthentication where more permissions
+        or a new sign-in would help, MissingCapability, ProtocolError, InputNeeded and
+        StoreUnavailable; these are for the protocol to answer.
         """
-        tool = self.registry.find(call.caller, call.tool)
-        call.caller.require(tool.scopes)
-        if tool.acr_values or tool.max_age_s is not None:
-            call.caller.require_authentication(tool.acr_values, tool.max_age_s, now=self.clock())
+        offer = self.registry.offer(call.kind, call.tool, call.caller)
+        call.caller.require(offer.scopes)
+        if offer.acr_values or offer.max_age_s is not None:
+            call.caller.require_authentication(offer.acr_values, offer.max_age_s, now=self.clock())
         try:
-            outcome = await self._perform(call, tool, tool.check(call.arguments))
+            outcome = await self._perform(call, offer, offer.check(call.arguments))
         except asyncio.CancelledError as cancelled:
             if _is_ours():
                 raise
             # The tool awaited something that somebody else cancelled: its fault, not the client's.
-            outcome = outcome_of(cancelled, call, tool.timeout_s or self.timeout_s)
+            outcome = outcome_of(cancelled, call, offer.timeout_s or self.timeout_s)
         except Exception as error:  # noqa: BLE001  # the boundary around other people's code
-            outcome = outcome_of(error, call, tool.timeout_s or self.timeout_s)
-        return fit(outcome, tool, self.max_result_bytes)
+            outcome = outcome_of(error, call, offer.timeout_s or self.timeout_s)
+        return fit(outcome, offer, self.max_result_bytes)
 
-    def _invoke(self, call: Call, tool: Tool, arguments: Any) -> Awaitable[Outcome]:
+    def _invoke(self, call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
         # The clock runs while the tool runs, not while a stage waits for a person.
-        limit = tool.timeout_s or self.timeout_s
-        work = tool.invoke(self.context_for(call), arguments)
-        # Whoever lost the right to call must not keep what is said on an open stream; a token
-        # within its leeway counts as good until now.
-        allowed = max(call.caller.expires_at - self.clock(), 0.0) + self.grace_s
+        limit = offer.timeout_s or self.timeout_s
+        work = offer.invoke(self.context_for(call), arguments)
+        allowed = FOREVER_S if call.lasting else self.allowed_s(call.caller)
         if call.client is NOBODY:
-            if limit <= allowed or call.lasting:
-                return Within(limit, work)
-            return WhileAllowed(allowed, work)
-        attentive = Attentive(limit, math.inf if call.lasting else allowed, work)
+            return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)
+        attentive = Attentive(limit, allowed, work)
         call.client.timed(attentive)
         return attentive
+
+    def allowed_s(self, caller: TenantContext) -> float:
+        """
+        Seconds that a call of this caller may hold its connection.
+
+        Whoever lost the right to call must not keep what is said on an open stream; a token within
+        its leeway counts as good until now.
+        """
+        return max(caller.expires_at - self.clock(), 0.0) + self.grace_s
 
 
 def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     """What a call answers that ended with *error*; raises it when the protocol has to answer."""
     if isinstance(error, ToolFailure):
         return Outcome(failure=error.failure)
-    if isinstance(error, AuthError | MissingCapability | ProtocolError):
+    if isinstance(error, AuthError | MissingCapability | ProtocolError | StoreUnavailable):
         raise error
     if isinstance(error, TokenOver):
-        message = "The access token expired while the tool ran. Call again with a fresh one."
+        message = "The access token expired during the call. Call again with a fresh one."
         return Outcome(failure=Failure("timeout", message))
     if isinstance(error, DeadlinePassed):
-        message = f"The tool did not finish within {limit_s:g} seconds."
+        message = f"The {WORDS[call.kind]} did not finish within {limit_s:g} seconds."
         return Outcome(failure=Failure("timeout", message))
     log.error(
-        "tool_failed",
+        f"{call.kind}_failed",
         request_id=call.request_id,
         tool=call.tool,
         correlation=call.correlation,
         exc_info=error,
     )
-    message = f"The tool failed unexpectedly. Reference: {call.request_id}"
+    message = f"The {WORDS[call.kind]} failed unexpectedly. Reference: {call.request_id}"
     return Outcome(failure=Failure("internal", message))
 
 

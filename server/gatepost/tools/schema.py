@@ -2,10 +2,9 @@
 
 import inspect
 import re
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from typing import Annotated, Any, NotRequired, Required, get_args, get_origin, get_type_hints
 
-import jsonschema_rs
 import msgspec
 from pydantic import ConfigDict, Field, TypeAdapter, ValidationError
 from pydantic.fields import FieldInfo
@@ -14,16 +13,11 @@ from pydantic_core import ErrorDetails, PydanticSerializationError, to_jsonable_
 from typing_extensions import TypedDict
 
 from gatepost.tools.api import ToolFailure
-
-DIALECTS = {
-    "https://json-schema.org/draft/2020-12/schema": jsonschema_rs.Draft202012Validator,
-    "http://json-schema.org/draft-07/schema": jsonschema_rs.Draft7Validator,
-}
-DEFAULT_DIALECT = "https://json-schema.org/draft/2020-12/schema"
+from gatepost.tools.dialect import validator_of
+from gatepost.tools.mistake import got, mistake, path_of
 
 # Three mistakes are what a model repairs in one go; thirty fill its window.
 SHOWN_MISTAKES = 3
-SHOWN_CHARACTERS = 40
 
 # pydantic names the value by its kind ("Input should", "String should"): here it has a name.
 SHOULD = re.compile(r"\w+ should (.*)", re.DOTALL)
@@ -53,19 +47,13 @@ def arguments_of(function: Callable[..., Any]) -> Arguments:
     ``Annotated[str, Field(description=…)]`` or ``Annotated[str, "…"]``. TypeError when a parameter
     has no annotation or cannot be passed by name.
     """
-    hints = get_type_hints(function, include_extras=True)
-    parameters = list(inspect.signature(function).parameters.values())[1:]
-    fields = {p.name: _field(function, p, hints.get(p.name)) for p in parameters}
-    make: Any = TypedDict  # its fields are known only now
-    shape = make("Arguments", fields)
-    shape.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
-    adapter: TypeAdapter[dict[str, Any]] = TypeAdapter(shape)
+    adapter, parameters = _adapter(function)
     schema = tidy(adapter.json_schema(schema_generator=Plain))
     for parameter in parameters:
         if parameter.default is not parameter.empty:
             _show_default(schema["properties"][parameter.name], parameter.default)
     validate = adapter.validator.validate_json
-    names = ", ".join(f"`{name}`" for name in fields) or "none"
+    names = _named(parameters)
 
     def check(arguments: bytes) -> dict[str, Any]:
         try:
@@ -76,6 +64,60 @@ def arguments_of(function: Callable[..., Any]) -> Arguments:
         return checked
 
     return Arguments(schema, check)
+
+
+class Texts(msgspec.Struct, frozen=True):
+    """What a function takes that is only ever given texts, and the check that reads them."""
+
+    schema: Mapping[str, Any]
+    check: Callable[[Mapping[str, str]], dict[str, Any]]
+
+
+def texts_of(function: Callable[..., Any]) -> Texts:
+    """
+    Read the parameters after the first of a function whose arguments are texts on the wire.
+
+    They may be annotated with whatever one text can mean: `int`, `Literal`, a date. TypeError as
+    in `arguments_of`, and for lists and objects.
+    """
+    adapter, parameters = _adapter(function)
+    schema = tidy(adapter.json_schema(schema_generator=Plain))
+    for name, described in schema["properties"].items():
+        if not _is_one_text(described):
+            raise TypeError(f"{function.__name__}: {name} is given one text; take it as `str`")
+    validate: Any = adapter.validator.validate_strings  # its type wants dictionaries of its own
+    names = _named(parameters)
+
+    def check(values: Mapping[str, str]) -> dict[str, Any]:
+        try:
+            checked: dict[str, Any] = validate(dict(values))
+        except ValidationError as error:
+            raise _failure(error, names) from None
+        return checked
+
+    return Texts(schema, check)
+
+
+def _is_one_text(schema: Mapping[str, Any]) -> bool:
+    options = schema.get("anyOf")
+    if options is not None:
+        return all(_is_one_text(option) for option in options)
+    return schema.get("type") not in ("array", "object")
+
+
+def _named(parameters: Iterable[inspect.Parameter]) -> str:
+    return ", ".join(f"`{parameter.name}`" for parameter in parameters) or "none"
+
+
+def _adapter(
+    function: Callable[..., Any],
+) -> tuple[TypeAdapter[dict[str, Any]], list[inspect.Parameter]]:
+    hints = get_type_hints(function, include_extras=True)
+    parameters = list(inspect.signature(function).parameters.values())[1:]
+    make: Any = TypedDict  # its fields are known only now
+    shape = make("Arguments", {p.name: _field(function, p, hints.get(p.name)) for p in parameters})
+    shape.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
+    return TypeAdapter(shape), parameters
 
 
 def _field(function: Callable[..., Any], parameter: inspect.Parameter, hint: Any) -> Any:
@@ -159,14 +201,9 @@ def checker(schema: Mapping[str, Any]) -> Check:
     """
     Check arguments against a schema that a tool brings itself (OpenAPI, another server).
 
-    2020-12 unless ``$schema`` says draft-07; ValueError for anything else, for an invalid schema,
-    and for a reference that points outside of it.
+    ValueError for one that `validator_of` does not take.
     """
-    dialect = str(schema.get("$schema", DEFAULT_DIALECT)).rstrip("#")
-    if dialect not in DIALECTS:
-        raise ValueError(f"JSON Schema dialect {dialect} is not supported")
-    # Without a retriever of our own the library would fetch references from wherever they point.
-    validator = DIALECTS[dialect](dict(schema), retriever=_refuse_reference)
+    validator = validator_of(schema)
 
     def check(arguments: bytes) -> Any:
         try:
@@ -175,19 +212,15 @@ def checker(schema: Mapping[str, Any]) -> Check:
             raise ToolFailure("validation", "The arguments are not valid JSON.") from None
         mistakes = []
         for error in validator.iter_errors(value):
-            mistakes.append((_path(error.instance_path), error.message))
+            mistakes.append(mistake(error))
             if len(mistakes) == SHOWN_MISTAKES:
                 break
         if mistakes:
-            message = " ".join(f"`{path or 'arguments'}`: {text}." for path, text in mistakes)
+            message = " ".join(sentence for _, sentence in mistakes)
             raise ToolFailure("validation", message, field=mistakes[0][0] or None)
         return value
 
     return check
-
-
-def _refuse_reference(uri: str) -> Any:
-    raise ValueError(f"the schema refers to {uri}, which lies outside of it")
 
 
 def _failure(error: ValidationError, names: str) -> ToolFailure:
@@ -197,12 +230,12 @@ def _failure(error: ValidationError, names: str) -> ToolFailure:
     if more := len(details) - len(shown):
         sentences.append(f"And {more} more.")
     return ToolFailure(
-        "validation", " ".join(sentences), field=_path(list(shown[0]["loc"])) or None
+        "validation", " ".join(sentences), field=path_of(list(shown[0]["loc"])) or None
     )
 
 
 def _sentence(detail: ErrorDetails, names: str) -> str:
-    field = _path(list(detail["loc"]))
+    field = path_of(list(detail["loc"]))
     if detail["type"] == "missing":
         return f"`{field}` is required."
     if detail["type"] == "extra_forbidden":
@@ -211,22 +244,5 @@ def _sentence(detail: ErrorDetails, names: str) -> str:
     message = detail["msg"].removeprefix("Value error, ").removesuffix(".")
     subject = f"`{field}`" if field else "The arguments"
     if rest := SHOULD.match(message):
-        return f"{subject} should {rest[1]}{_got(detail['input'])}."
+        return f"{subject} should {rest[1]}{got(detail['input'])}."
     return f"{subject}: {message}."
-
-
-def _got(value: Any) -> str:
-    """What was sent instead, when it is short enough to help."""
-    if isinstance(value, str | int | float | bool):
-        text = msgspec.json.encode(value) if not isinstance(value, int) else str(value).encode()
-        if len(text) <= SHOWN_CHARACTERS:
-            return f" (got {text.decode()})"
-    return ""
-
-
-def _path(parts: list[Any]) -> str:
-    """`rows`, 0, `amount` → `rows[0].amount`."""
-    text = ""
-    for part in parts:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text

@@ -1,0 +1,52 @@
+"""The prompts of the protocol: listed, and filled in through the runner."""
+
+import msgspec
+from msgspec import UNSET
+
+from gatepost.mcp.calling import tool_arguments
+from gatepost.mcp.era import MODERN
+from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
+from gatepost.mcp.project import block, failed
+from gatepost.mcp.server import Ask, Server
+from gatepost.tools.api import Call
+from gatepost.tools.registry import Unknown
+
+_encode = msgspec.json.encode
+
+
+async def list_prompts(server: Server, ask: Ask) -> bytes:
+    """`prompts/list`."""
+    return server.listing.page("prompts", ask.caller, ask.params, ask.revision)
+
+
+async def get_prompt(server: Server, ask: Ask) -> bytes:
+    """`prompts/get`."""
+    name = ask.params.name
+    if name is UNSET:
+        raise Refused(INVALID_PARAMS, "params.name is required")
+    call = Call(
+        caller=ask.caller,
+        tool=name,
+        arguments=tool_arguments(ask.params),
+        request_id=ask.request_id,
+        kind="prompt",
+        client=ask.client,
+        retry=ask.retry,
+    )
+    try:
+        outcome = await server.runner.run(call)
+    except Unknown:
+        raise unknown_prompt(name) from None
+    if outcome.failure is not None:
+        raise failed(outcome.failure)
+    messages = [{**one, "content": block(one["content"], ask.revision)} for one in outcome.content]
+    description = server.registry.prompts[name].description
+    body = b'"description":' + _encode(description) + b',"messages":' + _encode(messages)
+    if ask.revision != MODERN:
+        return b"{" + body + b"}"
+    return b'{"resultType":"complete",' + body + server.tail + b"}"
+
+
+def unknown_prompt(name: str) -> Refused:
+    """The same words for one that is not there and one that this caller cannot reach."""
+    return Refused(INVALID_PARAMS, f"Unknown prompt: {name[:64]}")

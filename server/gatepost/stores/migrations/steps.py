@@ -1,0 +1,30 @@
+"""Runs the migrations with Alembic, on a connection and in a transaction of somebody else's."""
+
+from pathlib import Path
+from typing import cast
+
+from alembic import command
+from alembic.config import Config
+from alembic.runtime.migration import MigrationInfo
+from alembic.script import Script, ScriptDirectory
+from sqlalchemy import Connection
+
+
+def upgrade(connection: Connection, scripts: Path) -> list[str]:
+    """Run every step that the database lacks; answers what each did, in their order."""
+    config = Config()
+    config.set_main_option("script_location", str(scripts).replace("%", "%%"))
+    told: list[str] = []
+
+    def tell(*, step: MigrationInfo, **_: object) -> None:
+        made = cast("Script", step.up_revision)
+        told.append(f"{made.revision}: {made.doc}")
+
+    config.attributes.update(connection=connection, tell=tell)
+    command.upgrade(config, "head")
+    return told
+
+
+def knows(scripts: Path, revision: str) -> bool:
+    """Whether the revision is one of ours."""
+    return revision in {one.revision for one in ScriptDirectory(scripts).walk_revisions()}

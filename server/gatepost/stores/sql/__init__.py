@@ -1,0 +1,1 @@
+"""Records in SQLite or PostgreSQL; imported only where a database is configured."""

@@ -1,0 +1,99 @@
+"""All records of one database."""
+
+import contextlib
+import importlib
+
+from sqlalchemy import Delete, Table, bindparam, delete, select, text, tuple_
+
+from gatepost.stores.sql import schema, sqlite
+from gatepost.stores.sql.claims import SqlClaims
+from gatepost.stores.sql.database import Database
+from gatepost.stores.sql.sessions import SqlSessions
+from gatepost.stores.sql.tables import METADATA
+from gatepost.stores.sql.tasks import SqlTasks, abandoned
+
+BATCH = 500
+"""Rows that go with one statement of a sweep, so that it never holds others up for long."""
+
+_PING = text("SELECT 1")
+
+
+def _sweep(table: Table) -> Delete:
+    keys = list(table.primary_key)
+    over = table.c.expires_at <= bindparam("now")
+    # Whoever sweeps the same rows elsewhere is left alone (PostgreSQL; SQLite has one writer).
+    batch = select(*keys).where(over).limit(BATCH).with_for_update(skip_locked=True)
+    return delete(table).where(tuple_(*keys).in_(batch), over)
+
+
+_SWEEPS = [_sweep(table) for table in METADATA.sorted_tables]
+
+
+class SqlRecords:
+    """See `Records`."""
+
+    def __init__(self, database: Database) -> None:
+        self.database = database
+
+    def of(self, tenant: str) -> "SqlTenant":
+        """See `Records`."""
+        return SqlTenant(self.database, tenant)
+
+    async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """See `Records`."""
+        return await abandoned(self.database, now, limit)
+
+    async def sweep(self, now: float) -> int:
+        """See `Records`."""
+        gone = 0
+        for statement in _SWEEPS:
+            while swept := await self.database.change(statement, {"now": now}):
+                gone += swept
+        return gone
+
+    async def ping(self) -> None:
+        """See `Records`."""
+        await self.database.rows(_PING, {})
+
+    async def aclose(self) -> None:
+        """See `Records`."""
+        await self.database.aclose()
+
+
+class SqlTenant:
+    """One tenant's records; every statement of them names the tenant."""
+
+    __slots__ = ("claims", "sessions", "tasks")
+
+    def __init__(self, database: Database, tenant: str) -> None:
+        self.tasks = SqlTasks(database, tenant)
+        self.claims = SqlClaims(database, tenant)
+        self.sessions = SqlSessions(database, tenant)
+
+
+async def opened(url: str) -> SqlRecords:
+    """
+    The records behind a URL, with the schema this code needs.
+
+    A SQLite file is brought up to date; PostgreSQL is the operator's. Raises StoreRefused and
+    StoreUnavailable.
+    """
+    database = database_of(url)
+    async with contextlib.AsyncExitStack() as undo:
+        undo.push_async_callback(database.aclose)
+        if url.startswith(sqlite.SCHEME):
+            await schema.migrate(database)
+        else:
+            await schema.check(database)
+        undo.pop_all()
+    return SqlRecords(database)
+
+
+def database_of(url: str) -> Database:
+    """The database behind a URL, whatever its schema."""
+    if url.startswith(sqlite.SCHEME):
+        return sqlite.database(url)
+    # By name: its driver is an extra.
+    driver = importlib.import_module("gatepost.stores.sql.postgresql")
+    made: Database = driver.database(url)
+    return made

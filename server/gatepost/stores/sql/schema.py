@@ -1,0 +1,106 @@
+"""Which revision a database has, and the way from there to ours."""
+
+import asyncio
+import contextlib
+import importlib
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import msgspec
+from sqlalchemy import Connection, inspect, text
+from sqlalchemy.ext.asyncio import AsyncConnection
+
+from gatepost.stores.api import StoreRefused
+from gatepost.stores.sql.database import ANSWER_S, Database, answering
+from gatepost.stores.sql.tables import REVISION
+
+MIGRATIONS = "gatepost.stores.migrations.steps"
+"""Loaded by name: Alembic costs a tenth of a second, and most starts do not need it."""
+SCRIPTS = Path(__file__).parents[1] / "migrations"
+MIGRATION_S = 3600.0
+"""What all steps together may take."""
+
+# Two that migrate at once take turns, and the second finds nothing left to do.
+_BEGIN = {
+    "sqlite": ("BEGIN IMMEDIATE",),
+    # The lock's number is "gatepost" in ASCII; any would do that nobody else takes.
+    "postgresql": (
+        "BEGIN",
+        "SET LOCAL statement_timeout = 0",
+        "SELECT pg_advisory_xact_lock(7449363229243306868)",
+    ),
+}
+_VERSIONS = "alembic_version"
+_FOUND = text("SELECT version_num FROM alembic_version")
+
+
+class Move(msgspec.Struct, frozen=True):
+    """What a migration did: the revisions before and after, and a line for each step."""
+
+    before: str | None
+    after: str
+    steps: tuple[str, ...] = ()
+
+
+async def revision(database: Database) -> str | None:
+    """The database's revision; None when it is empty. Raises StoreUnavailable."""
+    with answering():
+        async with asyncio.timeout(ANSWER_S), database.engine.connect() as connection:
+            return await connection.run_sync(_revision)
+
+
+async def check(database: Database) -> None:
+    """Raise StoreRefused unless the database is exactly at our revision."""
+    found = await revision(database)
+    if found == REVISION:
+        return
+    steps = importlib.import_module(MIGRATIONS)
+    if found is not None and not steps.knows(SCRIPTS, found):
+        raise StoreRefused(
+            f"the database is at revision {found}, which a newer Gatepost has made; this one needs "
+            f"{REVISION}, and `gatepost migrate` only goes forward: run the newer version"
+        )
+    raise StoreRefused(
+        f"the database is at revision {found or 'none'} and this Gatepost needs {REVISION}: "
+        "run `gatepost migrate`"
+    )
+
+
+async def migrate(database: Database, scripts: Path = SCRIPTS) -> Move:
+    """
+    Bring the database to the newest revision, or leave it as it was.
+
+    All steps are one transaction. Raises StoreRefused for a database that is ahead of us, and
+    StoreUnavailable.
+    """
+    if (before := await revision(database)) == REVISION and scripts == SCRIPTS:
+        return Move(before, REVISION)
+    steps = importlib.import_module(MIGRATIONS)
+    with answering():
+        async with _alone(database) as connection:
+            before = await connection.run_sync(_revision)
+            if before is not None and not steps.knows(scripts, before):
+                await check(database)
+            told: list[str] = await connection.run_sync(steps.upgrade, scripts)
+            after = await connection.run_sync(_revision)
+    return Move(before, after or REVISION, tuple(told))
+
+
+@contextlib.asynccontextmanager
+async def _alone(database: Database) -> AsyncIterator[AsyncConnection]:
+    """A connection in a transaction of ours that no other migration is in."""
+    async with asyncio.timeout(MIGRATION_S), database.engine.connect() as connection:
+        for statement in _BEGIN[database.dialect]:
+            await connection.exec_driver_sql(statement)
+        async with contextlib.AsyncExitStack() as undo:
+            undo.push_async_callback(connection.exec_driver_sql, "ROLLBACK")
+            yield connection
+            undo.pop_all()
+        await connection.exec_driver_sql("COMMIT")
+
+
+def _revision(connection: Connection) -> str | None:
+    if not inspect(connection).has_table(_VERSIONS):
+        return None
+    found: str | None = connection.execute(_FOUND).scalar()
+    return found

@@ -1,0 +1,55 @@
+"""A SQLite file as a database."""
+
+import os
+from collections.abc import Mapping
+from urllib.parse import unquote
+
+from sqlalchemy import URL, event
+from sqlalchemy.engine.interfaces import DBAPIConnection
+
+from gatepost.stores.api import StoreRefused
+from gatepost.stores.sql.database import STATEMENT_MS, Database, engine_of
+
+SCHEME = "sqlite:///"
+# Writers of one file take turns anyway; the second connection lets readers pass them.
+CONNECTIONS = 2
+
+# The first makes the others wait for a lock instead of failing at once.
+PRAGMAS: Mapping[str, int | str] = {
+    "busy_timeout": STATEMENT_MS,
+    "journal_mode": "wal",
+    # FULL: a transaction that was acknowledged survives the loss of power.
+    "synchronous": 2,
+    "fullfsync": 1,
+    "foreign_keys": 1,
+}
+
+
+def database(url: str) -> Database:
+    """The file of a `sqlite:///` URL, made for this user alone; raises StoreRefused."""
+    path = path_of(url)
+    try:
+        # Before SQLite does: the files beside it get its permissions, and it holds arguments.
+        os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+    except OSError as error:
+        raise StoreRefused(f"the database {path} cannot be opened: {error.strerror}") from None
+    engine = engine_of(URL.create("sqlite+aiosqlite", database=path), connections=CONNECTIONS)
+
+    @event.listens_for(engine.sync_engine, "connect")
+    def settle(connection: DBAPIConnection, _: object) -> None:
+        cursor = connection.cursor()
+        for name, wanted in PRAGMAS.items():
+            cursor.execute(f"PRAGMA {name} = {wanted}")
+            cursor.execute(f"PRAGMA {name}")
+            found = cursor.fetchone()
+            # SQLite ignores what it cannot do, without a word.
+            if found is None or found[0] != wanted:
+                raise StoreRefused(f"the database {path} refuses PRAGMA {name} = {wanted}")
+        cursor.close()
+
+    return Database(engine)
+
+
+def path_of(url: str) -> str:
+    """Where the file is."""
+    return unquote(url.removeprefix(SCHEME))

@@ -1,0 +1,121 @@
+"""The tables, as `migrations` makes them; every primary key begins with the tenant."""
+
+import re
+from collections.abc import Callable
+from typing import Any
+
+from sqlalchemy import (
+    Boolean,
+    Column,
+    Double,
+    Index,
+    Integer,
+    LargeBinary,
+    MetaData,
+    Table,
+    Text,
+)
+from sqlalchemy.dialects import postgresql, sqlite
+from sqlalchemy.engine import Dialect
+from sqlalchemy.types import TypeDecorator
+
+REVISION = "0001"
+"""The newest of the migrations, which these tables equal."""
+
+INSERTS: dict[str, Callable[[Table], Any]] = {
+    "sqlite": sqlite.insert,
+    "postgresql": postgresql.insert,
+}
+"""An INSERT that knows ON CONFLICT, by the dialect's name."""
+
+
+class Exact(TypeDecorator[str]):
+    """
+    Text that comes back as it went in, whatever it holds.
+
+    Ids come from strangers, and PostgreSQL refuses a NUL while no database takes half a surrogate
+    pair: an id that nobody could have been given must be an unknown one, not an outage.
+    """
+
+    impl = Text
+    cache_ok = True
+
+    def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
+        """Escape what does not fit; nothing else looks like an escape."""
+        if value is None or (value.isascii() and "\\" not in value and "\0" not in value):
+            return value
+        escaped = value.replace("\\", "\\\\").replace("\0", "\\0")
+        return escaped.encode("utf-8", "backslashreplace").decode()
+
+    def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
+        """Undo it."""
+        if value is None or "\\" not in value:
+            return value
+        return _ESCAPE.sub(_meant, value)
+
+
+_ESCAPE = re.compile(r"\\(?:([\\0])|u([0-9a-f]{4}))")
+
+
+def _meant(escape: re.Match[str]) -> str:
+    if escape[2]:
+        return chr(int(escape[2], 16))
+    return "\0" if escape[1] == "0" else "\\"
+
+
+METADATA = MetaData(
+    naming_convention={"pk": "%(table_name)s_pkey", "ix": "%(table_name)s_%(column_0_N_name)s"}
+)
+
+TASKS = Table(
+    "tasks",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("id", Exact, primary_key=True),
+    Column("owner", LargeBinary, nullable=False),
+    Column("tool", Exact, nullable=False),
+    Column("status", Exact, nullable=False),
+    Column("created_at", Double, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("call", LargeBinary, nullable=False),
+    Column("status_message", Exact),
+    Column("requests", LargeBinary),
+    Column("answers", LargeBinary),
+    Column("result", LargeBinary),
+    Column("error", LargeBinary),
+    Column("cancelled", Boolean, nullable=False),
+    Column("runner", Exact, nullable=False),
+    Column("leased_until", Double, nullable=False),
+    Column("revision", Integer, nullable=False),
+    Index(None, "expires_at"),
+    Index(None, "tenant", "owner", "status"),
+    Index(None, "status", "leased_until"),
+)
+
+CLAIMS = Table(
+    "claims",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("key", LargeBinary, primary_key=True),
+    Column("digest", LargeBinary, nullable=False),
+    Column("holder", Exact, nullable=False),
+    Column("leased_until", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("outcome", LargeBinary),
+    Index(None, "expires_at"),
+)
+
+SESSIONS = Table(
+    "sessions",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("key", LargeBinary, primary_key=True),
+    Column("expires_at", Double, nullable=False),
+    Column("ended", Boolean, nullable=False),
+    Column("log_level", Exact),
+    Column("subscriptions", LargeBinary, nullable=False),
+    Column("listener", Exact, nullable=False),
+    Column("revision", Integer, nullable=False),
+    Index(None, "expires_at"),
+)

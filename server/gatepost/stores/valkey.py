@@ -1,0 +1,150 @@
+"""The relay over Valkey, or Redis from version 7; needs the `redis` extra."""
+
+import contextlib
+from collections.abc import Iterator
+from typing import Any, cast
+
+from redis.asyncio import Redis
+from redis.asyncio.connection import BlockingConnectionPool, ConnectionPool
+from redis.asyncio.retry import Retry
+from redis.backoff import NoBackoff
+from redis.exceptions import RedisError
+
+from gatepost.stores.api import Deliver, Event, StoreUnavailable
+from gatepost.stores.channels import ANSWER_S, Channels, Following
+
+CONNECTIONS = 16
+MOST_EVENTS = 2**63
+"""Numbers from here on are no event's."""
+
+
+class ValkeyRelay:
+    """See `Relay`."""
+
+    def __init__(self, url: str) -> None:
+        # RESP2, as a connection with subscriptions speaks it in every version. Nothing is tried
+        # twice: a message that went out and was not acknowledged would come twice.
+        common: dict[str, Any] = {
+            "protocol": 2,
+            "socket_connect_timeout": ANSWER_S,
+            "retry": Retry(NoBackoff(), 0),
+        }
+        self._pool = BlockingConnectionPool.from_url(
+            url, max_connections=CONNECTIONS, timeout=ANSWER_S, socket_timeout=ANSWER_S, **common
+        )
+        self._client = Redis(connection_pool=self._pool)
+        # What is followed may be silent for as long as it likes.
+        self._listening = ConnectionPool.from_url(url, socket_timeout=None, **common)
+        self._channels = Channels(self._listening.make_connection)
+        # Keys are apart by database, channels are not.
+        self._database = int(self._pool.connection_kwargs.get("db", 0))
+
+    def of(self, tenant: str) -> "ValkeyTenantRelay":
+        """See `Relay`."""
+        return ValkeyTenantRelay(self._client, self._channels, self._database, tenant)
+
+    async def ping(self) -> None:
+        """See `Relay`."""
+        with answering():
+            await self._client.ping()
+
+    async def aclose(self) -> None:
+        """See `Relay`."""
+        await self._channels.aclose()
+        with contextlib.suppress(RedisError, OSError):
+            await self._client.aclose()
+            await self._pool.aclose()
+
+
+class ValkeyTenantRelay:
+    """See `TenantRelay`."""
+
+    __slots__ = ("_channels", "_client", "_tenant", "_topics")
+
+    def __init__(self, client: "Redis", channels: Channels, database: int, tenant: str) -> None:
+        self._client, self._channels = client, channels
+        self._tenant = _bytes(tenant)
+        self._topics = b"topic@%d" % database
+
+    async def publish(self, topic: str, message: bytes) -> None:
+        """See `TenantRelay`."""
+        with answering():
+            await self._client.publish(self._key(self._topics, topic), message)
+
+    async def follow(self, topic: str, deliver: Deliver) -> Following:
+        """See `TenantRelay`."""
+        return await self._channels.follow(self._key(self._topics, topic), deliver)
+
+    async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
+        """See `TenantRelay`."""
+        with answering():
+            await self._client.set(self._key(b"note", key), value, px=_milliseconds(ttl_s))
+
+    async def take(self, key: str) -> bytes | None:
+        """See `TenantRelay`."""
+        with answering():
+            return cast("bytes | None", await self._client.getdel(self._key(b"note", key)))
+
+    async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
+        """See `TenantRelay`."""
+        key = self._key(b"log", log)
+        with answering():
+            async with self._client.pipeline(transaction=True) as pipe:
+                # The server counts: it remembers the last number of a stream, trimmed or not.
+                pipe.xadd(key, {b"": data}, id="0-*", maxlen=most, approximate=False)
+                pipe.pexpire(key, _milliseconds(ttl_s))
+                identity, _ = await pipe.execute()
+        return _number(identity)
+
+    async def read(self, log: str, after: int) -> list[Event] | None:
+        """See `TenantRelay`."""
+        if not 0 <= after < MOST_EVENTS:
+            return None
+        key = self._key(b"log", log)
+        with answering():
+            async with self._client.pipeline(transaction=True) as pipe:
+                pipe.xrevrange(key, count=1)
+                pipe.xrange(key, min=f"0-{after + 1}")
+                newest, found = await pipe.execute()
+        if not newest:
+            return None
+        events = [Event(_number(identity), fields[b""]) for identity, fields in found]
+        return events if len(events) == _number(newest[0][0]) - after else None
+
+    async def forget(self, log: str) -> None:
+        """See `TenantRelay`."""
+        with answering():
+            await self._client.delete(self._key(b"log", log))
+
+    def _key(self, kind: bytes, name: str) -> bytes:
+        # With its length before it, no tenant's name can run into what follows.
+        tenant = self._tenant
+        return b"gatepost:%b:%d:%b:%b" % (kind, len(tenant), tenant, _bytes(name))
+
+
+@contextlib.contextmanager
+def answering() -> Iterator[None]:
+    """Tell the client's errors as StoreUnavailable, by name: their text holds an address."""
+    try:
+        yield
+    except (RedisError, OSError, TimeoutError) as error:
+        name = type(error).__name__
+        raise StoreUnavailable(f"the relay does not serve: {name}") from None
+
+
+async def opened(url: str) -> ValkeyRelay:
+    """The relay behind a URL; connects when it is first used."""
+    return ValkeyRelay(url)
+
+
+def _bytes(name: str) -> bytes:
+    return name.encode("utf-8", "surrogatepass")
+
+
+def _milliseconds(seconds: float) -> int:
+    return max(1, round(seconds * 1000))
+
+
+def _number(identity: bytes) -> int:
+    """The second half of a stream entry's id."""
+    return int(identity.partition(b"-")[2])

@@ -1,0 +1,157 @@
+"""What authors write about their offers, and the pieces that reads and prompts answer."""
+
+import base64
+import re
+from collections.abc import Mapping
+from datetime import datetime
+from typing import Any, Literal
+
+import msgspec
+
+Role = Literal["user", "assistant"]
+
+MIME_TYPE = re.compile(r"[a-z0-9!#$&^_.+-]+/[a-z0-9!#$&^_.+-]+(?:;.*)?", re.ASCII | re.IGNORECASE)
+ICON_SOURCES = ("https://", "data:image/")
+
+_encode = msgspec.json.encode
+
+
+class Icon(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """
+    A picture that clients show beside a name (schema Icon).
+
+    ``src`` is an `https:` or `data:image/…` URI, since clients load nothing else; ``sizes`` are
+    written `48x48`, or `any` for a drawing. ValueError says what is wrong.
+    """
+
+    src: str
+    mime_type: str | None = None
+    sizes: tuple[str, ...] = ()
+    theme: Literal["light", "dark"] | None = None
+
+    def __post_init__(self) -> None:
+        if not self.src.startswith(ICON_SOURCES):
+            raise ValueError(f"an icon is an https: or data:image/ URI, not {self.src[:40]!r}")
+        check_mime_type(self.mime_type)
+
+
+class Relevance(msgspec.Struct, frozen=True, rename="camel", omit_defaults=True):
+    """
+    For whom something is, and how much it matters (schema Annotations).
+
+    ``priority`` goes from 0 to 1; ``last_modified`` knows its time zone.
+    """
+
+    audience: tuple[Role, ...] = ()
+    priority: float | None = None
+    last_modified: datetime | None = None
+
+    def __post_init__(self) -> None:
+        if not set(self.audience) <= {"user", "assistant"}:
+            raise ValueError("audience holds 'user', 'assistant' or both")
+        if self.priority is not None and not 0 <= self.priority <= 1:
+            raise ValueError("priority goes from 0 to 1")
+        if self.last_modified is not None and self.last_modified.tzinfo is None:
+            raise ValueError("last_modified needs a time zone")
+
+
+class Contents(msgspec.Struct, frozen=True):
+    """
+    One piece of what a read answers, or a resource inside of a message.
+
+    Text stays text and bytes travel as base64. ``uri`` is the one that was read unless given; a
+    message needs it.
+    """
+
+    body: str | bytes
+    mime_type: str | None = None
+    uri: str | None = None
+
+    def __post_init__(self) -> None:
+        check_mime_type(self.mime_type)
+
+    def shown(self, uri: str, mime_type: str | None) -> dict[str, Any]:
+        """As the protocol writes it (schema TextResourceContents, BlobResourceContents)."""
+        shown: dict[str, Any] = {"uri": self.uri or uri}
+        declared = self.mime_type or mime_type
+        if isinstance(self.body, str):
+            return {**shown, "mimeType": declared or "text/plain", "text": self.body}
+        shown["mimeType"] = declared or "application/octet-stream"
+        return {**shown, "blob": base64.b64encode(self.body).decode("ascii")}
+
+
+class Image(msgspec.Struct, frozen=True):
+    """A picture in a message."""
+
+    data: bytes
+    mime_type: str = "image/png"
+
+    def __post_init__(self) -> None:
+        check_mime_type(self.mime_type)
+
+
+class Audio(msgspec.Struct, frozen=True):
+    """A sound in a message."""
+
+    data: bytes
+    mime_type: str = "audio/wav"
+
+    def __post_init__(self) -> None:
+        check_mime_type(self.mime_type)
+
+
+class Message(msgspec.Struct, frozen=True):
+    """
+    One message of a prompt.
+
+    ``content`` is text, an Image, Audio, Contents with its URI, or a content block in MCP's form.
+    """
+
+    role: Role
+    content: str | Image | Audio | Contents | Mapping[str, Any]
+
+    def shown(self) -> dict[str, Any]:
+        """As the protocol writes it; TypeError or ValueError for what it has no form for."""
+        if self.role not in ("user", "assistant"):
+            raise ValueError(f"a message is the user's or the assistant's, not {self.role!r}")
+        return {"role": self.role, "content": _block(self.content)}
+
+
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    One resource of a template, as its lister answers it.
+
+    ``variables`` fill the template in, so that what is listed can be read; ``name`` is made of
+    them unless given. ``size`` is in bytes.
+    """
+
+    variables: Mapping[str, str]
+    name: str | None = None
+    title: str | None = None
+    description: str | None = None
+    mime_type: str | None = None
+    size: int | None = None
+    icons: tuple[Icon, ...] = ()
+    relevance: Relevance = Relevance()
+
+
+def _block(content: Any) -> Mapping[str, Any]:
+    if isinstance(content, str):
+        return {"type": "text", "text": content}
+    if isinstance(content, Image | Audio):
+        data = base64.b64encode(content.data).decode("ascii")
+        kind = "image" if isinstance(content, Image) else "audio"
+        return {"type": kind, "data": data, "mimeType": content.mime_type}
+    if isinstance(content, Contents):
+        if content.uri is None:
+            raise ValueError("a resource in a message needs its URI")
+        return {"type": "resource", "resource": content.shown(content.uri, None)}
+    if isinstance(content, Mapping) and isinstance(content.get("type"), str):
+        return content
+    raise TypeError(f"a message cannot hold {type(content).__name__}")
+
+
+def check_mime_type(mime_type: str | None) -> None:
+    """ValueError unless *mime_type* is one (RFC 6838), or there is none."""
+    if mime_type is not None and not MIME_TYPE.fullmatch(mime_type):
+        raise ValueError(f"{mime_type!r} is not a MIME type")

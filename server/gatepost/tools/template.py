@@ -1,0 +1,151 @@
+"""URI templates, as far as resources need them: RFC 6570 `{x}`, `{+x}` and `{?x,y}`."""
+
+import re
+from collections.abc import Mapping
+from urllib.parse import quote, unquote_to_bytes
+
+import msgspec
+
+MOST_CHARACTERS = 2048
+"""The longest URI that is looked at; browsers and proxies stop at about as many."""
+
+URI = re.compile(
+    r"[A-Za-z][A-Za-z0-9+.-]*:(?:[A-Za-z0-9\-._~:/?@!$&'()*+,;=]|%[0-9A-Fa-f]{2})*", re.ASCII
+)
+"""RFC 3986, without fragments: those are the client's own."""
+
+_EXPRESSION = re.compile(r"\{([^{}]*)\}")
+_NAME = re.compile(r"[A-Za-z_][A-Za-z0-9_]*", re.ASCII)
+_CONTROL = re.compile(r"[\x00-\x1f\x7f-\x9f]")
+_PATH_SAFE = "/!$&'()*+,;=:@"
+
+
+class Variable(msgspec.Struct, frozen=True):
+    """One variable of the path, and the literal text that follows it."""
+
+    name: str
+    rest: bool
+    """Whether it may hold several segments (`{+x}`)."""
+    then: str
+
+
+class UriTemplate:
+    """
+    A URI with named gaps, matched from the left without backtracking.
+
+    What matches is decoded once and can be used as a name: no value holds a control character,
+    none of the path is `.` or `..` or empty or has a backslash, and `/` separates segments only
+    where it stood there itself, never where it came as `%2F`. ValueError for a template that
+    could not be matched in one way only.
+    """
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        path, query = _split(text)
+        pieces = _EXPRESSION.split(path)
+        self.head = pieces[0]
+        self.path = tuple(
+            Variable(expression.removeprefix("+"), expression.startswith("+"), then)
+            for expression, then in zip(pieces[1::2], pieces[2::2], strict=True)
+        )
+        self.query = query
+        self.names = (*(variable.name for variable in self.path), *query)
+        self._check(pieces[::2])
+        self.weight = sum(map(len, pieces[::2]))
+        """How much of it is literal: of several that match, the most literal one is meant."""
+
+    def _check(self, literals: list[str]) -> None:
+        if bad := [name for name in self.names if not _NAME.fullmatch(name)]:
+            raise ValueError(f"{self.text}: {{{bad[0]}}} is not {{x}}, {{+x}} or a final {{?x,y}}")
+        if len(set(self.names)) != len(self.names):
+            raise ValueError(f"{self.text}: a variable stands there twice")
+        if not URI.fullmatch("".join(literals)) or not URI.match(self.head):
+            raise ValueError(f"{self.text}: not a URI; it begins with a scheme, as in report://")
+        if any("?" in literal for literal in literals):
+            raise ValueError(f"{self.text}: write the query as {{?x,y}}")
+        if any(not variable.then for variable in self.path[:-1]):
+            raise ValueError(f"{self.text}: two variables touch, so nobody could tell them apart")
+        if any(variable.rest for variable in self.path[:-1]):
+            raise ValueError(f"{self.text}: {{+x}} is the last variable of the path")
+
+    def match(self, uri: str) -> dict[str, str] | None:
+        """The values of the variables, decoded; None when *uri* is none of this template."""
+        if len(uri) > MOST_CHARACTERS or not URI.fullmatch(uri) or not uri.startswith(self.head):
+            return None
+        path, mark, query = uri.partition("?")
+        values = _queried(query, self.query) if mark else {}
+        if values is None:
+            return None
+        at = len(self.head)
+        for variable in self.path:
+            last = variable is self.path[-1]
+            end = len(path) - len(variable.then) if last else path.find(variable.then, at)
+            if end <= at or not path.startswith(variable.then, end):
+                return None
+            value = _segments(path[at:end]) if variable.rest else _segment(path[at:end])
+            if value is None:
+                return None
+            values[variable.name] = value
+            at = end + len(variable.then)
+        return values if at == len(path) else None
+
+    def expand(self, values: Mapping[str, object]) -> str:
+        """The URI with these values; ValueError when reading it would find others."""
+        uri = self.head
+        given = {name: str(value) for name, value in values.items()}
+        for variable in self.path:
+            value = given.get(variable.name, "")
+            uri += quote(value, safe=_PATH_SAFE if variable.rest else "") + variable.then
+        pairs = [f"{name}={quote(given[name], safe='')}" for name in self.query if name in given]
+        uri += f"?{'&'.join(pairs)}" if pairs else ""
+        if self.match(uri) != given:
+            raise ValueError(f"{self.text} cannot name {given}")
+        return uri
+
+
+def is_uri(text: str) -> bool:
+    """Whether *text* is a URI that a resource could have."""
+    return len(text) <= MOST_CHARACTERS and URI.fullmatch(text) is not None
+
+
+def _split(text: str) -> tuple[str, tuple[str, ...]]:
+    path, mark, query = text.partition("{?")
+    if not mark:
+        return path, ()
+    names, closed, after = query.partition("}")
+    if not closed or after:
+        raise ValueError(f"{text}: {{?x,y}} ends a template")
+    return path, tuple(names.split(","))
+
+
+def _queried(query: str, known: tuple[str, ...]) -> dict[str, str] | None:
+    values: dict[str, str] = {}
+    for pair in query.split("&"):
+        name, mark, raw = pair.partition("=")
+        value = _decoded(raw)
+        if not mark or name not in known or name in values or value is None:
+            return None
+        values[name] = value
+    return values
+
+
+def _segments(raw: str) -> str | None:
+    segments = [_segment(part) for part in raw.split("/")]
+    return None if None in segments else "/".join(filter(None, segments))
+
+
+def _segment(raw: str) -> str | None:
+    """One name; a slash or backslash that was hidden by its encoding would make it two."""
+    value = None if "/" in raw else _decoded(raw)
+    if not value or value in (".", "..") or "/" in value or "\\" in value:
+        return None
+    return value
+
+
+def _decoded(raw: str) -> str | None:
+    try:
+        # Once: what was encoded twice stays encoded.
+        value = unquote_to_bytes(raw).decode()
+    except UnicodeDecodeError:
+        return None
+    return None if _CONTROL.search(value) else value
