@@ -110,7 +110,8 @@ class Held(Line):
 
     def farewell(self) -> bytes:
         """See `Line`; the client comes back and finds another process, or a reason not to."""
-        return b""
+        # What is found may be what the stream ends with.
+        return self.news() or b""
 
     def release(self) -> None:
         """See `Line`."""
