@@ -39,7 +39,8 @@ STOPPED_OFTEN = f"The servers that ran it stopped {ATTEMPTS} times."
 GONE = "The tool is not served any more."
 SUSPENDED = "The tenant is suspended."
 
-_encode = msgspec.json.encode
+# A caller's display claims are a read-only view of a mapping.
+_encode = msgspec.json.Encoder(enc_hook=dict).encode
 _replace = msgspec.structs.replace
 
 
