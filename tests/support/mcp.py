@@ -124,6 +124,7 @@ class Client:
         workspaces: Workspaces | None = None,
         max_result_bytes: int = 4_000_000,
         page_size: int = 500,
+        keyring: KeyRing | None = None,
         relay: Relay | None = None,
         streams: Streams | None = None,
         records: Records | None = None,
@@ -139,26 +140,27 @@ class Client:
             max_result_bytes=max_result_bytes,
             clock=self.clock,
         )
-        self.keyring = KeyRing.ephemeral()
+        self.keyring = keyring or KeyRing.ephemeral()
         self.records = records or MemoryRecords()
         self.relay = relay or MemoryRelay()
         self.feed = Feed(self.relay)
-        self.streams = streams or Streams(clock=self.clock)
+        self.streams = Streams(clock=self.clock) if streams is None else streams
         ledger = Ledger(self.records, self.feed, terms, clock=self.clock)
         self.keeper = Keeper(ledger, lambda: runner)
+        self.server = Server(
+            runner=runner,
+            registry=self.registry,
+            info=ServerInfo("gatepost", "1.0"),
+            keyring=self.keyring,
+            records=self.records,
+            relay=self.relay,
+            page_size=page_size,
+            feed=self.feed,
+            streams=self.streams,
+            keeper=self.keeper,
+        )
         self.endpoint = Endpoint(
-            Server(
-                runner=runner,
-                registry=self.registry,
-                info=ServerInfo("gatepost", "1.0"),
-                keyring=self.keyring,
-                records=self.records,
-                relay=self.relay,
-                page_size=page_size,
-                feed=self.feed,
-                streams=self.streams,
-                keeper=self.keeper,
-            ),
+            self.server,
             challenge=Challenge(),
             resource=Resource(URL),
             sessions=Sessions(Ring(), clock=self.clock),

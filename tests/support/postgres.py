@@ -12,6 +12,8 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
+from gatepost.stores.sql.records import database_of
+from gatepost.stores.sql.schema import migrate
 from tests.support.process import Process
 from tests.support.sockets import free_port
 
@@ -73,10 +75,14 @@ class Postgres:
         shutil.rmtree(self._folder)
 
     @contextlib.contextmanager
-    def database(self) -> Iterator[str]:
-        """A new, empty database for the time of a block, as the URL an operator would write."""
+    def database(self, *, like: str = "template0") -> Iterator[str]:
+        """
+        A new database for the time of a block, as the URL an operator would write.
+
+        Empty, unless *like* names another database that nobody is connected to.
+        """
         name = f"test{next(self._numbers)}"
-        self.sql(f"CREATE DATABASE {name} TEMPLATE template0")
+        self.sql(f"CREATE DATABASE {name} TEMPLATE {like}")
         try:
             yield self.url(name)
         finally:
@@ -114,6 +120,15 @@ class Postgres:
             user=self._user,
         )
         assert done.returncode == 0, done.stderr
+
+
+async def migrated(url: str) -> None:
+    """Put our tables into a database."""
+    database = database_of(url)
+    try:
+        await migrate(database)
+    finally:
+        await database.aclose()
 
 
 _QUIET = {"LC_ALL": "C", "PATH": os.environ.get("PATH", "")}

@@ -73,19 +73,19 @@ class Line(ABC):
     async def run(self, receive: Receive, send: Send) -> None:
         """Hold the stream open until the client hangs up or `end`."""
         try:
-            await self._say(
-                send, {"type": "http.response.start", "status": 200, "headers": HEADERS}
-            )
+            headers = HEADERS.copy()
+            await send({"type": "http.response.start", "status": 200, "headers": headers})
+            await self._say(send, self.greeting())
             while not self._over:
                 frame = await self.news()
                 if frame is not None:
-                    await self._say(send, _part(frame))
+                    await self._say(send, frame)
                 elif self._due:
                     self._due = False
-                    await self._say(send, _part(SIGN_OF_LIFE))
+                    await self._say(send, SIGN_OF_LIFE)
                 elif await self._is_gone(receive):
                     return
-            await send({"type": "http.response.body", "body": self.farewell()})
+            await self._say(send, self.farewell(), more=False)
         except Woken:
             # Ended while the client took nothing: there is no last word to such a one.
             return
@@ -93,7 +93,8 @@ class Line(ABC):
             self._streams.leave(self)
             self.release()
 
-    async def _say(self, send: Send, message: Any) -> None:
+    async def _say(self, send: Send, frame: bytes, *, more: bool = True) -> None:
+        message = {"type": "http.response.body", "body": frame, "more_body": more}
         await UntilWoken(self, send(message))
 
     async def _is_gone(self, receive: Receive) -> bool:
@@ -128,7 +129,3 @@ class UntilWoken(Attended[Any]):
 
     def end(self) -> None:
         self._line.attend(None)
-
-
-def _part(frame: bytes) -> dict[str, Any]:
-    return {"type": "http.response.body", "body": frame, "more_body": True}

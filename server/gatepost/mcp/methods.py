@@ -10,9 +10,10 @@ from gatepost.mcp.completion import complete
 from gatepost.mcp.documents import list_documents, list_templates, read_document
 from gatepost.mcp.exchange import Exchange
 from gatepost.mcp.line import Line
-from gatepost.mcp.params import Params
+from gatepost.mcp.params import TASKS, Params
 from gatepost.mcp.prompts import get_prompt, list_prompts
 from gatepost.mcp.server import Ask, Server
+from gatepost.mcp.skills import SKILLS, get_skill, list_skills, read_folder
 from gatepost.mcp.subscriptions import LISTEN, listen
 from gatepost.mcp.tasks import cancel_task, get_task, update_task
 
@@ -56,15 +57,18 @@ METHODS = (
     Method("ping", ping, modern=False),
     Method("tools/list", list_tools, needs="tools"),
     Method("tools/call", call_tool, needs="tools", mirrors="name"),
-    Method("tasks/get", get_task, legacy=False, mirrors="task_id"),
-    Method("tasks/update", update_task, legacy=False, mirrors="task_id"),
-    Method("tasks/cancel", cancel_task, legacy=False, mirrors="task_id"),
+    Method("tasks/get", get_task, legacy=False, needs=TASKS, mirrors="task_id"),
+    Method("tasks/update", update_task, legacy=False, needs=TASKS, mirrors="task_id"),
+    Method("tasks/cancel", cancel_task, legacy=False, needs=TASKS, mirrors="task_id"),
     Method("resources/list", list_documents, needs="resources"),
     Method("resources/templates/list", list_templates, needs="resources"),
     Method("resources/read", read_document, needs="resources", mirrors="uri"),
     Method("prompts/list", list_prompts, needs="prompts"),
     Method("prompts/get", get_prompt, needs="prompts", mirrors="name"),
     Method("completion/complete", complete, needs="completions"),
+    Method("skills/list", list_skills, legacy=False, needs=SKILLS),
+    Method("skills/get", get_skill, legacy=False, needs=SKILLS),
+    Method("resources/directory/read", read_folder, legacy=False, needs=SKILLS),
     Method(LISTEN, None, legacy=False, opener=listen),
 )
 INITIALIZE = "initialize"
@@ -73,9 +77,10 @@ INITIALIZE = "initialize"
 
 def served(capabilities: Mapping[str, Any], *, modern: bool) -> dict[str, Method]:
     """The methods of one era that a server with these capabilities has, by name."""
+    has = {*capabilities, *capabilities.get("extensions", ())}
     return {
         method.name: method
         for method in METHODS
         if (method.modern if modern else method.legacy)
-        and (not method.needs or method.needs in capabilities)
+        and (not method.needs or method.needs in has)
     }

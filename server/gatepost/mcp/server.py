@@ -10,10 +10,17 @@ from gatepost.mcp.era import SERVED
 from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.legacy import Session
 from gatepost.mcp.listing import PAGE_SIZE, TTL_MS, Listing
-from gatepost.mcp.params import SERVER_INFO, TASKS, Params
+from gatepost.mcp.params import (
+    CLIENT_CREDENTIALS,
+    ENTERPRISE_MANAGED,
+    SERVER_INFO,
+    SKILLS,
+    TASKS,
+    Params,
+)
 from gatepost.stores.api import Records, Relay
 from gatepost.streams import Streams
-from gatepost.tools.api import Retry
+from gatepost.tools.api import Retry, Tool
 from gatepost.tools.client import NOBODY, Client
 from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
@@ -68,27 +75,22 @@ class Server:
         self.relay = relay
         self.feed = feed
         self.streams = streams
-        self.lengthy = frozenset(
-            name for name, tool in registry.tools.items() if tool.task_support != "forbidden"
-        )
+        self.lengthy = frozenset(name for name, tool in registry.tools.items() if may_last(tool))
         """The tools whose calls may become tasks."""
-        self.tasks = keeper if self.lengthy else None
+        self.tasks = keeper
         self.capabilities: dict[str, Any] = capabilities(registry)
+        self.modern_capabilities = self.capabilities | extensions(registry)
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
         self.listing = Listing(registry, keyring=keyring, tail=self.tail, page_size=page_size)
         shown = {
             "resultType": "complete",
             "supportedVersions": SERVED,
-            "capabilities": self.capabilities | self._extensions(),
+            "capabilities": self.modern_capabilities,
             "ttlMs": TTL_MS,
             "cacheScope": "private",
             "_meta": {SERVER_INFO: info},
         }
         self.discovery = _encode(shown)
-
-    def _extensions(self) -> dict[str, Any]:
-        """What the newest revision negotiates beside its core (X-01)."""
-        return {"extensions": {TASKS: {}}} if self.tasks is not None else {}
 
     def introduction(self, version: str) -> bytes:
         """The result of `initialize`."""
@@ -122,3 +124,19 @@ def capabilities(registry: Registry) -> dict[str, Any]:
     if registry.completes:
         declared["completions"] = {}
     return declared
+
+
+def may_last(tool: Tool) -> bool:
+    """Whether calls of this tool may become tasks."""
+    return tool.task_support != "forbidden"
+
+
+def extensions(registry: Registry) -> dict[str, Any]:
+    """What the newest revision negotiates beside its core (X-01)."""
+    # Tokens of machines and those from an enterprise's own grant are checked like any other.
+    declared: dict[str, Any] = {CLIENT_CREDENTIALS: {}, ENTERPRISE_MANAGED: {}}
+    if registry.skills:
+        declared[SKILLS] = {"directoryRead": True}
+    if any(may_last(tool) for tool in registry.tools.values()):
+        declared[TASKS] = {}
+    return {"extensions": declared}

@@ -25,7 +25,7 @@ class Stateless:
     def __init__(self, server: Server, replies: Replies) -> None:
         self._server = server
         self._replies = replies
-        self._methods = served(server.capabilities, modern=True)
+        self._methods = served(server.modern_capabilities, modern=True)
         self._routed = frozenset(n for n, tool in server.registry.tools.items() if tool.routed)
 
     async def serve(

@@ -118,7 +118,7 @@ async def _honoured(server: Server, caller: TenantContext, asked: Filter) -> Fil
     if asked.resource_subscriptions is not UNSET and offered.get("resources", {}).get("subscribe"):
         uris = dict.fromkeys(asked.resource_subscriptions)
         honoured.resource_subscriptions = [u for u in uris if server.may_read(caller, u)]
-    if asked.task_ids is not UNSET and server.tasks is not None:
+    if asked.task_ids is not UNSET and server.lengthy:
         honoured.task_ids = await server.tasks.may_follow(caller, asked.task_ids)
     return honoured
 
@@ -183,8 +183,7 @@ class Listener(Line):
         if change.what == "document":
             return self._event("resources/updated", b'"uri":' + _encode(change.name))
         if change.what == "task":
-            tasks = self._server.tasks
-            shown = None if tasks is None else await tasks.shown(self.caller, change.name)
+            shown = await self._server.tasks.shown(self.caller, change.name)
             return None if shown is None else self._event("tasks", shown)
         return self._event(f"{change.what}/list_changed", b"")
 

@@ -10,8 +10,7 @@ from msgspec import UNSET, Raw
 from gatepost.mcp import questions
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.errand import Errand
-from gatepost.mcp.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY, Refused
-from gatepost.mcp.keeper import Keeper
+from gatepost.mcp.jsonrpc import INVALID_PARAMS, MISSING_CAPABILITY, Refused
 from gatepost.mcp.params import TASKS, Params
 from gatepost.mcp.server import Ask, Server
 from gatepost.stores.api import TERMINAL, TaskRecord
@@ -28,7 +27,6 @@ _responses = msgspec.json.Decoder(dict[str, Raw]).decode
 REQUIRED: Capabilities = {"extensions": {TASKS: {}}}
 UNKNOWN = Refused(INVALID_PARAMS, "Unknown task")
 """The same for a task that is somebody else's, and for one whose time is over."""
-NO_TASKS = Refused(METHOD_NOT_FOUND, "Method not found", status=404)
 UNDECLARED = Refused(
     MISSING_CAPABILITY,
     f"The client did not declare the extension {TASKS}",
@@ -38,7 +36,7 @@ ONLY_TASKS = "The tool takes so long that only clients of tasks (MCP 2026-07-28)
 TOKEN_OVER = "The access token expired while the tool ran. Call again with a fresh one."  # noqa: S105  # a sentence
 
 
-async def run(server: Server, keeper: Keeper, ask: Ask, call: Call) -> Outcome | TaskRecord:
+async def run(server: Server, ask: Ask, call: Call) -> Outcome | TaskRecord:
     """
     Run the call of a tool that may become a task: its outcome, or the task it has become.
 
@@ -60,7 +58,7 @@ async def run(server: Server, keeper: Keeper, ask: Ask, call: Call) -> Outcome |
         await Within(server.runner.allowed_s(call.caller), errand.turn.wait())
         if work.done():
             return work.result()
-        record = await keeper.accept(call, tool, errand, work)
+        record = await server.tasks.accept(call, tool, errand, work)
         accepted = True
         return record
     except DeadlinePassed:
@@ -79,16 +77,16 @@ async def _end(work: asyncio.Task[Outcome]) -> None:
             work.exception()
 
 
-def created(server: Server, keeper: Keeper, record: TaskRecord) -> bytes:
+def created(server: Server, record: TaskRecord) -> bytes:
     """The result of a call that has become a task (K-05)."""
-    shown = {"resultType": "task", **keeper.ledger.handle(record)}
+    shown = {"resultType": "task", **server.tasks.ledger.handle(record)}
     return _encode(shown)[:-1] + server.tail + b"}"
 
 
 async def get_task(server: Server, ask: Ask) -> bytes:
     """`tasks/get`."""
-    keeper, record = await _task(server, ask)
-    shown = {"resultType": "complete", **keeper.ledger.shown(record)}
+    record = await _task(server, ask)
+    shown = {"resultType": "complete", **server.tasks.ledger.shown(record)}
     return _encode(shown)[:-1] + server.tail + b"}"
 
 
@@ -98,8 +96,8 @@ async def update_task(server: Server, ask: Ask) -> bytes:
 
     One answer that does not fit its question refuses the request, and none of it is taken.
     """
+    found = await _task(server, ask)
     given = _given(ask.params)
-    keeper, found = await _task(server, ask)
 
     def take(record: TaskRecord) -> TaskRecord:
         taken = {}
@@ -109,15 +107,15 @@ async def update_task(server: Server, ask: Ask) -> bytes:
         return questions.answer(record, taken)
 
     if found.status not in TERMINAL:
-        await keeper.ledger.change(ask.caller.tenant_id, found.id, take)
+        await server.tasks.ledger.change(ask.caller.tenant_id, found.id, take)
     return _done(server)
 
 
 async def cancel_task(server: Server, ask: Ask) -> bytes:
     """`tasks/cancel`: says so to the server that runs it; the task may end otherwise (K-13)."""
-    keeper, found = await _task(server, ask)
+    found = await _task(server, ask)
     if found.status not in TERMINAL:
-        await keeper.ledger.change(ask.caller.tenant_id, found.id, _cancelled)
+        await server.tasks.ledger.change(ask.caller.tenant_id, found.id, _cancelled)
     return _done(server)
 
 
@@ -129,10 +127,8 @@ def _done(server: Server) -> bytes:
     return b'{"resultType":"complete"' + server.tail + b"}"
 
 
-async def _task(server: Server, ask: Ask) -> tuple[Keeper, TaskRecord]:
+async def _task(server: Server, ask: Ask) -> TaskRecord:
     """The task a request names, if it is the caller's; raises Refused and InsufficientScope."""
-    if server.tasks is None:
-        raise NO_TASKS
     if not declared(ask.params):
         raise UNDECLARED
     if ask.params.task_id is UNSET:
@@ -140,7 +136,7 @@ async def _task(server: Server, ask: Ask) -> tuple[Keeper, TaskRecord]:
     record = await server.tasks.find(ask.caller, ask.params.task_id)
     if record is None:
         raise UNKNOWN
-    return server.tasks, record
+    return record
 
 
 def _checked(key: str, request: InputRequest, given: Raw) -> Mapping[str, Any]:

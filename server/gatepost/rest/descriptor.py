@@ -6,7 +6,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.rest.dialect import as_draft_07
+from gatepost.rest.draft import as_draft_07
 from gatepost.rest.projection import Refusal
 from gatepost.tools.api import Tool
 from gatepost.tools.registry import Registry, Visible

@@ -35,8 +35,8 @@ FailureKind = Literal[
 ]
 
 
-Kind = Literal["tool", "document", "prompt", "completion", "listing"]
-"""What a call uses: a tool, a resource, a prompt, suggestions for one of these, or a lister."""
+Kind = Literal["tool", "document", "prompt", "completion", "listing", "skill"]
+"""What a call uses: a tool, a resource, a prompt, help with one of these, a lister, a skill."""
 
 WORDS: Mapping[Kind, str] = {
     "tool": "tool",
@@ -44,6 +44,7 @@ WORDS: Mapping[Kind, str] = {
     "prompt": "prompt",
     "completion": "completion",
     "listing": "list",
+    "skill": "skill",
 }
 """Each kind as the protocol and its users call it."""
 

@@ -14,10 +14,10 @@ from typing_extensions import TypedDict
 
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.dialect import validator_of
+from gatepost.tools.mistake import got, mistake, path_of
 
 # Three mistakes are what a model repairs in one go; thirty fill its window.
 SHOWN_MISTAKES = 3
-SHOWN_CHARACTERS = 40
 
 # pydantic names the value by its kind ("Input should", "String should"): here it has a name.
 SHOULD = re.compile(r"\w+ should (.*)", re.DOTALL)
@@ -212,11 +212,11 @@ def checker(schema: Mapping[str, Any]) -> Check:
             raise ToolFailure("validation", "The arguments are not valid JSON.") from None
         mistakes = []
         for error in validator.iter_errors(value):
-            mistakes.append((_path(error.instance_path), error.message))
+            mistakes.append(mistake(error))
             if len(mistakes) == SHOWN_MISTAKES:
                 break
         if mistakes:
-            message = " ".join(f"`{path or 'arguments'}`: {text}." for path, text in mistakes)
+            message = " ".join(sentence for _, sentence in mistakes)
             raise ToolFailure("validation", message, field=mistakes[0][0] or None)
         return value
 
@@ -230,12 +230,12 @@ def _failure(error: ValidationError, names: str) -> ToolFailure:
     if more := len(details) - len(shown):
         sentences.append(f"And {more} more.")
     return ToolFailure(
-        "validation", " ".join(sentences), field=_path(list(shown[0]["loc"])) or None
+        "validation", " ".join(sentences), field=path_of(list(shown[0]["loc"])) or None
     )
 
 
 def _sentence(detail: ErrorDetails, names: str) -> str:
-    field = _path(list(detail["loc"]))
+    field = path_of(list(detail["loc"]))
     if detail["type"] == "missing":
         return f"`{field}` is required."
     if detail["type"] == "extra_forbidden":
@@ -244,22 +244,5 @@ def _sentence(detail: ErrorDetails, names: str) -> str:
     message = detail["msg"].removeprefix("Value error, ").removesuffix(".")
     subject = f"`{field}`" if field else "The arguments"
     if rest := SHOULD.match(message):
-        return f"{subject} should {rest[1]}{_got(detail['input'])}."
+        return f"{subject} should {rest[1]}{got(detail['input'])}."
     return f"{subject}: {message}."
-
-
-def _got(value: Any) -> str:
-    """What was sent instead, when it is short enough to help."""
-    if isinstance(value, str | int | float | bool):
-        text = msgspec.json.encode(value) if not isinstance(value, int) else str(value).encode()
-        if len(text) <= SHOWN_CHARACTERS:
-            return f" (got {text.decode()})"
-    return ""
-
-
-def _path(parts: list[Any]) -> str:
-    """`rows`, 0, `amount` → `rows[0].amount`."""
-    text = ""
-    for part in parts:
-        text += f"[{part}]" if isinstance(part, int) else f".{part}" if text else str(part)
-    return text

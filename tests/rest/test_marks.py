@@ -1,0 +1,68 @@
+"""What stands around a call: whose it claims to be, what it is part of, and that it comes again."""
+
+import json
+
+import pytest
+from structlog.testing import capture_logs
+
+from tests.rest.octopus import Octopus
+from tests.rest.runs import RUNS
+from tests.support.waiting import eventually
+
+CORRELATION = "X-Octopus-Correlation-Id"
+
+
+@pytest.mark.requirement("O13")
+@pytest.mark.parametrize(
+    "fields",
+    [
+        [("X-Octopus-Tenant-Id", "globex")],
+        [("X-Octopus-Tenant-Id", "ACME")],
+        [("X-Octopus-Tenant-Id", "")],
+        [("X-Octopus-Tenant-Id", "acme, globex")],
+        [("X-Octopus-Tenant-Id", "acme"), ("X-Octopus-Tenant-Id", "acme")],
+        [("X-Octopus-Tenant-Id", "globex"), ("X-Octopus-Tenant-Id", "acme")],
+        [("x-octopus-tenant-id", "globex\x09")],
+    ],
+)
+def test_o13_a_differing_tenant_header_is_refused_and_logged(
+    octopus: Octopus, fields: list[tuple[str, str]]
+) -> None:
+    """It never chooses a tenant: equal it says nothing, anything else ends the request."""
+    before = len(RUNS)
+    with capture_logs() as logged:
+        answers = [octopus.tools(*fields), octopus.call("create_ticket", {"subject": "a"}, *fields)]
+
+    assert [answer.error for answer in answers] == [(403, "denied")] * 2
+    assert len(RUNS) == before
+    told = [one for one in logged if one["event"] == "tenant_header_differs"]
+    assert [one["tenant"] for one in told] == ["acme", "acme"]
+    assert [one["request_id"] for one in told] == [a.raw.field("x-request-id") for a in answers]
+
+
+@pytest.mark.requirement("O13", "A6")
+def test_o13_the_tenant_is_the_tokens(octopus: Octopus) -> None:
+    """With a header that agrees, without one, and among headers that somebody might believe."""
+    octopus.call("create_ticket", {"subject": "a"}, ("X-Octopus-Tenant-Id", "acme"))
+    octopus.call("create_ticket", {"subject": "a"}, ("X-Tenant-Id", "globex"), ("X-Org", "globex"))
+    Octopus(octopus.house, octopus.house.token(org_id="globex")).call(
+        "create_ticket", {"subject": "a"}
+    )
+
+    assert [run.caller.tenant_id for run in RUNS[-3:]] == ["acme", "acme", "globex"]
+
+
+@pytest.mark.requirement("O13")
+def test_o13_the_correlation_id_reaches_log_and_tool(octopus: Octopus) -> None:
+    """So that one episode can be followed through every system."""
+    octopus.call("create_ticket", {"subject": "a"}, (CORRELATION, "episode-xyz789"))
+
+    assert RUNS[-1].correlation == "episode-xyz789"
+    eventually(
+        lambda: any(
+            json.loads(line).get("correlation") == "episode-xyz789"
+            for line in octopus.house.inside.log().splitlines()
+            if '"request"' in line
+        ),
+        within=5,
+    )

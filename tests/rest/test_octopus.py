@@ -1,0 +1,353 @@
+"""What Octopus does with a tool server, in its order: one promise of the seed page per test."""
+
+import json
+import socket
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.app import build_app
+from gatepost.config.toolbox import load
+from gatepost.keyring import KeyRing
+from gatepost.services import opened
+from gatepost.settings import Config
+from gatepost.tools.pack import Pack
+from gatepost.tools.registry import Registry
+from tests.rest import kit
+from tests.rest.octopus import KIT, Octopus
+from tests.rest.runs import CANCELLED, RUNS, STARTED
+from tests.server.exchange import HOST, ask
+from tests.support.door import challenge_of
+from tests.support.idp import Idp
+from tests.support.raw import request
+from tests.tenancy.house import house, issuer
+
+
+@pytest.mark.requirement("O1")
+def test_o1_tools_are_an_array_of_descriptors_that_the_token_may_see(octopus: Octopus) -> None:
+    """Name, description, input schema and, where there is one, output schema; nothing else."""
+    tools = {tool["name"]: tool for tool in octopus.tools().json}
+    create, search = tools["create_ticket"], tools["search_tickets"]
+
+    assert set(create) == {"name", "description", "inputSchema", "outputSchema"}
+    assert set(search) == {"name", "description", "inputSchema"}
+    assert create["description"] == "Create a new support ticket. Returns its number."
+    assert create["inputSchema"]["properties"]["priority"]["enum"] == [
+        "low", "normal", "high", "urgent",
+    ]  # fmt: skip
+    assert create["inputSchema"]["required"] == ["subject"]
+    assert not any("$defs" in json.dumps(tool) for tool in tools.values())
+
+
+@pytest.mark.requirement("O1")
+def test_o1_a_tool_beyond_the_token_is_not_listed_and_unknown(idp: Idp) -> None:
+    """Where a scope cannot be obtained, its tool does not exist for this caller."""
+    with house(
+        idp, [issuer(idp)], tools={"load": [KIT]}, scopes={"obtainable": []},
+        tenancy={"create_on_first_use": True},
+    ) as site:  # fmt: skip
+        without, holder = Octopus(site), Octopus(site, site.token(scope="tickets:close"))
+
+        assert "close_ticket" not in without.names()
+        assert "close_ticket" in holder.names()
+        unknown = without.call("nothing_at_all")
+        hidden = without.call("close_ticket", {"ticket_id": 1})
+        assert hidden.error == unknown.error == (404, "not_found")
+        assert (
+            hidden.json["message"].replace("close_ticket", "nothing_at_all")
+            == (unknown.json["message"])
+        )
+
+
+@pytest.mark.requirement("O2")
+def test_o2_bare_arguments_go_in_and_the_bare_result_comes_out(octopus: Octopus) -> None:
+    """No envelope around either, whatever the client's defaults leave out."""
+    answer = octopus.call("create_ticket", {"subject": "No access", "priority": "high"})
+
+    assert (answer.status, answer.json["status"]) == (200, "open")
+    assert set(answer.json) == {"ticket_id", "status", "note"}
+
+
+@pytest.mark.requirement("O2")
+@pytest.mark.parametrize(
+    ("tool", "arguments", "result"),
+    [
+        ("echo", {"text": "hello"}, {"result": "hello"}),
+        ("count_words", {}, {"result": [1, 2]}),
+        (
+            "draw",
+            {},
+            {
+                "result": "Found 1 diagram",
+                "images": [{"mime_type": "image/png", "data": kit.PIXEL}],
+                "content": [{"type": "resource_link", "uri": "https://example.com/a", "name": "a"}],
+            },
+        ),
+    ],
+)
+def test_o2_what_is_no_object_becomes_one(
+    octopus: Octopus, tool: str, arguments: dict[str, Any], result: dict[str, Any]
+) -> None:
+    """Text, pictures and other blocks each have their member."""
+    answer = octopus.call(tool, arguments)
+
+    assert (answer.status, answer.json) == (200, result)
+
+
+@pytest.mark.requirement("O3")
+def test_o3_health_needs_no_token(octopus: Octopus) -> None:
+    """A probe knows nothing but the address."""
+    answer = octopus.health()
+
+    assert (answer.status, answer.json["status"]) == (200, "ok")
+    assert isinstance(answer.json["version"], str)
+
+
+@pytest.mark.requirement("O4")
+@pytest.mark.parametrize(
+    ("arguments", "field", "said"),
+    [
+        ({"subject": "a", "priority": "asap"}, "priority", "'low', 'normal', 'high' or 'urgent'"),
+        ({"priority": "low"}, "subject", "`subject` is required."),
+        ({"subject": 3}, "subject", "(got 3)"),
+        ({"subject": "a", "colour": "red"}, "colour", "it takes: `subject`, `priority`"),
+        ({"subject": "a" * 201}, "subject", "at most 200"),
+    ],
+)
+def test_o4_a_wrong_argument_is_named_with_what_would_work(
+    octopus: Octopus, arguments: dict[str, Any], field: str, said: str
+) -> None:
+    """The model reads the message and corrects itself; nothing ran."""
+    before = len(RUNS)
+    answer = octopus.call("create_ticket", arguments)
+
+    assert answer.error == (422, "validation_error")
+    assert answer.json["field"] == field
+    assert field in answer.json["message"]
+    assert said in answer.json["message"]
+    assert len(RUNS) == before
+
+
+@pytest.mark.requirement("O5")
+def test_o5_a_failing_upstream_says_when_to_come_back(octopus: Octopus) -> None:
+    """In the body, in the header, and in the message, which is all that the agent is handed."""
+    answer = octopus.call("search_tickets", {"query": "open"})
+
+    assert answer.error == (503, "upstream_unavailable")
+    assert answer.json["retry_after"] == 13
+    assert answer.raw.field("retry-after") == "13"
+    assert answer.json["message"] == (
+        "The ticket API is temporarily unavailable. Try again in 13 seconds."
+    )
+
+
+@pytest.mark.requirement("O5")
+def test_o5_without_a_token_there_is_a_challenge(octopus: Octopus) -> None:
+    """The same body as any other error, and the way to a token."""
+    for refused in (
+        octopus.send("GET", "/tools", token=""),
+        octopus.send("POST", "/tool/echo/call", body=b"{}", token=""),
+        octopus.send("GET", "/tools", token="garbage"),
+    ):
+        assert refused.error == (401, "invalid_token")
+        assert challenge_of(refused.raw).startswith(
+            f'Bearer resource_metadata="{octopus.house.door.metadata_url}"'
+        )
+
+
+@pytest.mark.requirement("O5")
+def test_o5_a_missing_scope_is_asked_for_with_all_scopes(octopus: Octopus) -> None:
+    """A tool that the caller could step up to is listed, and its call says how."""
+    answer = octopus.call("close_ticket", {"ticket_id": 1})
+
+    assert "close_ticket" in octopus.names()
+    assert answer.error == (403, "insufficient_scope")
+    assert 'scope="tickets:close"' in challenge_of(answer.raw)
+    assert answer.json["scopes"] == ["tickets:close"]
+    assert "tickets:close" in answer.json["message"]
+
+
+KINDS = [
+    ("validation", 422, "validation_error", {"field"}),
+    ("not_found", 404, "not_found", set()),
+    ("denied", 403, "denied", set()),
+    ("conflict", 409, "conflict", set()),
+    ("rate_limit", 429, "rate_limited", {"retry_after"}),
+    ("upstream_unavailable", 503, "upstream_unavailable", {"retry_after"}),
+    ("timeout", 504, "timeout", set()),
+    ("internal", 500, "internal_error", set()),
+]
+
+
+@pytest.mark.requirement("O5")
+@pytest.mark.parametrize(("kind", "status", "word", "third"), KINDS)
+def test_o5_each_kind_of_failure_has_its_status_and_word(
+    octopus: Octopus, kind: str, status: int, word: str, third: set[str]
+) -> None:
+    """The failure table of the design, row by row."""
+    answer = octopus.call("fail", {"kind": kind})
+
+    assert answer.error == (status, word)
+    assert set(answer.json) == {"error", "message", *third}
+    assert (answer.raw.field("retry-after") is not None) == ("retry_after" in third)
+
+
+@pytest.mark.requirement("O5")
+def test_o5_what_nobody_foresaw_is_told_without_detail(octopus: Octopus) -> None:
+    """The agent gets an id; the exception stays in the log."""
+    answer = octopus.call("break_down")
+
+    assert answer.error == (500, "internal_error")
+    assert answer.raw.field("x-request-id") in answer.json["message"]
+    assert b"secret-of-the-tool" not in answer.raw.body
+
+
+@pytest.mark.requirement("O6")
+@pytest.mark.parametrize(
+    ("method", "path", "body", "status"),
+    [
+        ("GET", "/tools", b"", 200),
+        ("HEAD", "/tools", b"", 200),
+        ("DELETE", "/tools", b"", 405),
+        ("OPTIONS", "/tools", b"", 405),
+        ("GET", "/tool/echo/call", b"", 405),
+        ("PUT", "/tool/echo/call", b"{}", 405),
+        ("POST", "/tool/echo/call", b"{", 400),
+        ("POST", "/tool/echo/call", b"[1]", 422),
+        ("POST", "/tool/nothing/call", b"{}", 404),
+        ("POST", "/tool/a/b/call", b"{}", 404),
+        ("GET", "/nowhere", b"", 404),
+        ("GET", "/health", b"", 200),
+        ("GET", "/openapi.json", b"", 200),
+        ("POST", "/openapi.json", b"{}", 405),
+    ],
+)
+def test_o6_every_answer_is_json(
+    octopus: Octopus, method: str, path: str, body: bytes, status: int
+) -> None:
+    """Also those to requests that no route serves (the client checks the type of each)."""
+    answer = octopus.send(method, path, body=body)
+
+    assert answer.status == status
+    if status >= 400:
+        assert answer.error
+        assert (answer.raw.field("allow") is not None) == (status == 405)
+
+
+@pytest.mark.requirement("O7")
+@pytest.mark.parametrize("path", ["/tools", "/tool/echo/call"])
+async def test_o7_production_refuses_plain_http(path: str) -> None:
+    """Also behind a proxy whose word nobody configured; development allows loopback."""
+    tree = {"resource": "https://mcp.example.com/mcp", "mode": "production"}
+    config = msgspec.convert(tree, Config)
+    async with opened(config, load(config.tools), KeyRing.ephemeral()) as services:
+        app = build_app(config, services)
+        claimed = (HOST, (b"x-forwarded-proto", b"https"))
+        answers = [
+            await ask(app, path, scheme="http"),
+            await ask(app, path, scheme="http", headers=claimed),
+        ]
+        private = await ask(app, path, scheme="https")
+
+    assert [(one.status, one.json["error"]) for one in answers] == [(400, "https_required")] * 2
+    assert all(one.header("content-type") == "application/json" for one in answers)
+    assert private.status == 401
+
+
+@pytest.mark.requirement("O8")
+@pytest.mark.parametrize(("tool", "default_s"), [("wait_briefly", 30), ("wait_long", 0.2)])
+def test_o8_a_call_that_takes_too_long_is_stopped(idp: Idp, tool: str, default_s: float) -> None:
+    """By the tool's own limit, or by the server's; the tool itself ends, not only the answer."""
+    CANCELLED.clear()
+    limits = {"load": [KIT], "timeout_s": default_s}
+    with house(idp, [issuer(idp)], tools=limits, tenancy={"create_on_first_use": True}) as site:
+        answer = Octopus(site).call(tool)
+
+        assert answer.error == (504, "timeout")
+        assert CANCELLED.wait(5)
+
+
+@pytest.mark.requirement("O8")
+def test_o8_a_client_that_hangs_up_takes_its_call_back(octopus: Octopus) -> None:
+    """Nobody waits for the answer any more, so nothing is done for it."""
+    STARTED.clear()
+    CANCELLED.clear()
+    door = octopus.house.door
+    head = [
+        ("Host", door.authority),
+        ("Authorization", f"Bearer {octopus.token}"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", "2"),
+    ]
+    with socket.create_connection(("127.0.0.1", door.port), timeout=10) as connection:
+        connection.sendall(request("POST", "/tool/wait_long/call", head, b"{}"))
+        assert STARTED.wait(10)
+
+    assert CANCELLED.wait(10)
+
+
+@pytest.mark.requirement("O9")
+def test_o9_a_large_text_is_cut_and_says_so(octopus: Octopus) -> None:
+    """What arrives is valid JSON within the limit, and the model knows that there was more."""
+    answer = octopus.call("export_tickets", {"count": 5000})
+
+    assert answer.status == 200
+    assert len(answer.raw.body) <= 3000
+    assert answer.json["result"].startswith("éé")
+    assert "[The answer was cut: it had" in answer.json["result"]
+
+
+@pytest.mark.requirement("O9")
+def test_o9_a_large_structure_is_not_cut_into_another(octopus: Octopus) -> None:
+    """An answer with a schema would no longer be what it promises, so the call says how large."""
+    answer = octopus.call("export_rows", {"count": 5000})
+
+    assert answer.error == (422, "validation_error")
+    assert "more than the 3000 allowed" in answer.json["message"]
+
+
+@pytest.mark.requirement("O10")
+def test_o10_more_than_a_hundred_tools_are_refused_with_a_way_out(idp: Idp, tmp_path: Any) -> None:
+    """The client would cut the list at a place of its own; MCP lists them all."""
+    many = tmp_path / "many.py"
+    many.write_text(
+        "from gatepost import CallContext, Pack\n"
+        "pack = Pack('many')\n"
+        "async def one(ctx: CallContext) -> str:\n"
+        "    'One of many.'\n"
+        "    return 'ok'\n"
+        "for n in range(101):\n"
+        "    pack.tool(name=f'tool_{n}', **({'scopes': {'more'}} if n == 100 else {}))(one)\n"
+    )
+    settings: dict[str, Any] = {
+        "tools": {"load": [str(many)]},
+        "scopes": {"obtainable": []},
+        "tenancy": {"create_on_first_use": True},
+    }
+    with house(idp, [issuer(idp)], **settings) as site:
+        few, all_of_them = Octopus(site), Octopus(site, site.token(scope="more"))
+        refused = all_of_them.tools()
+
+        assert len(few.names()) == 100
+        assert refused.error == (409, "too_many_tools")
+        assert "101 tools" in refused.json["message"]
+        assert "pack:many (101)" in refused.json["message"]
+        assert all_of_them.call("tool_100").json == {"result": "ok"}
+        assert len(site.door.listed(all_of_them.token)) == 101
+
+
+@pytest.mark.requirement("O11")
+@pytest.mark.parametrize(
+    "name", ["create-ticket", "Create", "a b", "a.b", "ä", "", "a/b", "a" * 65]
+)
+def test_o11_a_name_outside_the_grammar_is_refused_at_registration(
+    octopus: Octopus, name: str
+) -> None:
+    """With the name in the message; the route knows no such tool either."""
+    with pytest.raises(ValueError, match="must be 1 to 64 of a-z, 0-9 and _"):
+        Pack("p").tool(name=name)(kit.create_ticket) if name else Registry(
+            [msgspec.structs.replace(kit.pack.tools["create_ticket"], name=name)]
+        )
+    if name.isascii() and name.replace("-", "").isalnum():
+        assert octopus.call(name).error == (404, "not_found")
