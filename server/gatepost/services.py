@@ -13,6 +13,7 @@ from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.edge.flood import Flood
 from gatepost.guard.limits import Limits
+from gatepost.guard.once import Once, Runs
 from gatepost.keyring import KeyRing
 from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import Ledger, Terms
@@ -70,6 +71,7 @@ class Services:
     ) -> None:
         self.records = records
         self.relay = relay
+        self.runs = Runs(records, relay)
         self.feed = Feed(relay)
         self.streams = Streams(
             most=config.limits.listen_streams,
@@ -127,7 +129,13 @@ class Services:
 
     def _stages(self, config: Config) -> list[Stage]:
         """What happens around a call, outermost first."""
-        stages: list[Stage] = []
+        settings = config.tools
+        stages: list[Stage] = [
+            # Around the others: a retried call spends nothing and asks nobody a second time.
+            Once(
+                self.runs, timeout_s=settings.timeout_s, max_result_bytes=settings.max_result_bytes
+            )
+        ]
         rate = config.limits.requests_per_second
         if rate:
             stages.append(
@@ -195,6 +203,7 @@ class Services:
     async def aclose(self) -> None:
         """Close what was opened, the log last, so that it has the last requests."""
         await self.keeper.aclose()
+        await self.runs.aclose()  # first: what still runs uses the rest
         for introspectors in self._introspectors:
             await introspectors.aclose()
         await self.keys.aclose()

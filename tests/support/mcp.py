@@ -10,6 +10,7 @@ from typing import Any
 import msgspec
 
 from gatepost.changes import Feed
+from gatepost.guard.once import Once, Runs
 from gatepost.keyring import KeyRing
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, Limits
 from gatepost.mcp.keeper import Keeper
@@ -105,10 +106,18 @@ class Response(msgspec.Struct):
     def events(self) -> list[Any]:
         """The messages of an event stream, in order; each is one `data:` line."""
         assert self.headers["content-type"] == "text/event-stream"
-        frames = [frame for frame in self.body.split(b"\n\n") if frame and frame[:1] != b":"]
-        lines = [frame.split(b"\n") for frame in frames]
-        assert all(line[0] == b"event: message" and len(line) == 2 for line in lines)
-        return [json.loads(line[1].removeprefix(b"data: ")) for line in lines]
+        blocks = [block_of(block) for block in self.body.split(b"\n\n")]
+        return [json.loads(block["data"]) for block in blocks if block.get("event") == "message"]
+
+
+def block_of(block: bytes) -> dict[str, str]:
+    """The fields of one block of an event stream, each of which stands there once."""
+    lines = [
+        line.partition(": ") for line in block.decode().split("\n") if line[:1] not in ("", ":")
+    ]
+    fields = {name: value for name, _, value in lines}
+    assert len(fields) == len(lines), block
+    return fields
 
 
 class Client:
@@ -126,23 +135,25 @@ class Client:
         page_size: int = 500,
         keyring: KeyRing | None = None,
         relay: Relay | None = None,
-        streams: Streams | None = None,
         records: Records | None = None,
+        streams: Streams | None = None,
         terms: Terms = DEFAULT_TERMS,
     ) -> None:
         self.clock = Clock()
         self.caller = a_caller()
         self.workspaces = workspaces
         self.registry = Registry([*tools] or demo.pack.tools.values(), obtainable=obtainable)
-        runner = Runner(
-            self.registry,
-            context_for=self._context,
-            max_result_bytes=max_result_bytes,
-            clock=self.clock,
-        )
         self.keyring = keyring or KeyRing.ephemeral()
         self.records = records or MemoryRecords()
         self.relay = relay or MemoryRelay()
+        runs = Runs(self.records, self.relay, clock=self.clock)
+        runner = Runner(
+            self.registry,
+            context_for=self._context,
+            stages=(Once(runs, timeout_s=30.0, max_result_bytes=max_result_bytes),),
+            max_result_bytes=max_result_bytes,
+            clock=self.clock,
+        )
         self.feed = Feed(self.relay)
         self.streams = Streams(clock=self.clock) if streams is None else streams
         ledger = Ledger(self.records, self.feed, terms, clock=self.clock)

@@ -9,6 +9,7 @@ from gatepost.mcp.calling import call_tool
 from gatepost.mcp.completion import complete
 from gatepost.mcp.documents import list_documents, list_templates, read_document
 from gatepost.mcp.exchange import Exchange
+from gatepost.mcp.level import set_level
 from gatepost.mcp.line import Line
 from gatepost.mcp.params import TASKS, Params
 from gatepost.mcp.prompts import get_prompt, list_prompts
@@ -55,6 +56,7 @@ class Method(msgspec.Struct, frozen=True):
 METHODS = (
     Method("server/discover", discover, legacy=False),
     Method("ping", ping, modern=False),
+    Method("logging/setLevel", set_level, modern=False, needs="logging"),
     Method("tools/list", list_tools, needs="tools"),
     Method("tools/call", call_tool, needs="tools", mirrors="name"),
     Method("tasks/get", get_task, legacy=False, needs=TASKS, mirrors="task_id"),

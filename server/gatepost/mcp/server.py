@@ -114,7 +114,7 @@ class Server:
 
 def capabilities(registry: Registry) -> dict[str, Any]:
     """What is declared in both eras: exactly what has handlers that work (V-08)."""
-    declared: dict[str, Any] = {}
+    declared: dict[str, Any] = {"logging": {}}
     if registry.tools:
         declared["tools"] = {"listChanged": True}
     if registry.documents or registry.templates:
@@ -135,6 +135,8 @@ def extensions(registry: Registry) -> dict[str, Any]:
     """What the newest revision negotiates beside its core (X-01)."""
     # Tokens of machines and those from an enterprise's own grant are checked like any other.
     declared: dict[str, Any] = {CLIENT_CREDENTIALS: {}, ENTERPRISE_MANAGED: {}}
+    if any(tool.task_support != "forbidden" for tool in registry.tools.values()):
+        declared[TASKS] = {}
     if registry.skills:
         declared[SKILLS] = {"directoryRead": True}
     if any(may_last(tool) for tool in registry.tools.values()):

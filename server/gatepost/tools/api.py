@@ -64,7 +64,12 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class ToolFailure(Exception):
-    """Raised by a tool to answer a Failure that the model can act on."""
+    """
+    Raised by a tool to answer a Failure that the model can act on.
+
+    ``rate_limit`` and ``upstream_unavailable`` say that nothing was done and that the same call may
+    succeed later: a retry runs the tool again. Every other kind is how the call ended.
+    """
 
     def __init__(
         self,

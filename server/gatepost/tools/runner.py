@@ -8,6 +8,7 @@ from typing import Any, Protocol
 
 import structlog
 
+from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import WORDS, Call, CallContext, Failure, Offer, Outcome, ToolFailure
 from gatepost.tools.attend import DeadlinePassed, Patient, Within
 from gatepost.tools.client import NOBODY, MissingCapability, ProtocolError
@@ -99,8 +100,8 @@ class Runner:
         Do what *call* asks, or say in its Outcome why not.
 
         Raises Unknown, InsufficientScope or InsufficientAuthentication where more permissions
-        or a new sign-in would help, MissingCapability, ProtocolError and InputNeeded; these are
-        for the protocol to answer.
+        or a new sign-in would help, MissingCapability, ProtocolError, InputNeeded and
+        StoreUnavailable; these are for the protocol to answer.
         """
         offer = self.registry.offer(call.kind, call.tool, call.caller)
         call.caller.require(offer.scopes)
@@ -142,7 +143,7 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     """What a call answers that ended with *error*; raises it when the protocol has to answer."""
     if isinstance(error, ToolFailure):
         return Outcome(failure=error.failure)
-    if isinstance(error, AuthError | MissingCapability | ProtocolError):
+    if isinstance(error, AuthError | MissingCapability | ProtocolError | StoreUnavailable):
         raise error
     if isinstance(error, TokenOver):
         message = "The access token expired during the call. Call again with a fresh one."
