@@ -1,6 +1,7 @@
 """The tasks extension: calls that are answered with a task, and what clients do with it."""
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -14,7 +15,7 @@ from gatepost.mcp.jsonrpc import INVALID_PARAMS, MISSING_CAPABILITY, Refused
 from gatepost.mcp.params import TASKS, Params
 from gatepost.mcp.server import Ask, Server
 from gatepost.stores.api import TERMINAL, TaskRecord
-from gatepost.tools.api import Call, Failure, Outcome
+from gatepost.tools.api import Call, Failure, Outcome, Tool
 from gatepost.tools.asking import Misanswered, check_answer
 from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.client import Capabilities, InputRequest
@@ -33,6 +34,8 @@ UNDECLARED = Refused(
     data={"requiredCapabilities": REQUIRED},
 )
 ONLY_TASKS = "The tool takes so long that only clients of tasks (MCP 2026-07-28) can call it."
+PATIENCE_S = 1.0
+"""How long a client waits for a call that has not come to its tool."""
 TOKEN_OVER = "The access token expired while the tool ran. Call again with a fresh one."  # noqa: S105  # a sentence
 
 
@@ -53,28 +56,44 @@ async def run(server: Server, ask: Ask, call: Call) -> Outcome | TaskRecord:
     errand = Errand(ask.client, _capabilities(ask.params))
     work = asyncio.create_task(server.runner.run(_replace(call, client=errand, lasting=True)))
     work.add_done_callback(lambda _: errand.turn.set())
-    accepted = False
+    accepted, why = False, ()
     try:
-        await Within(server.runner.allowed_s(call.caller), errand.turn.wait())
+        if not await _turned(errand, server.runner.allowed_s(call.caller), tool):
+            return Outcome(failure=Failure("timeout", TOKEN_OVER))
         if work.done():
             return work.result()
         record = await server.tasks.accept(call, tool, errand, work)
         accepted = True
         return record
-    except DeadlinePassed:
-        return Outcome(failure=Failure("timeout", TOKEN_OVER))
+    except asyncio.CancelledError as cancelled:
+        why = cancelled.args
+        raise
     finally:
         if not accepted:
-            await _end(work)
+            await _end(work, *why)
 
 
-async def _end(work: asyncio.Task[Outcome]) -> None:
-    """Take the work back; whatever comes of it is nobody's."""
+async def _turned(errand: Errand, allowed_s: float, tool: Tool) -> bool:
+    """
+    Wait until the call is over or should become a task; False when its caller's time is over.
+
+    What keeps a call from its tool, like an earlier one with the same retry key, may take its time:
+    so does then the task.
+    """
+    patience_s = allowed_s if tool.detaches else min(allowed_s, PATIENCE_S)
+    with contextlib.suppress(DeadlinePassed):
+        await Within(patience_s, errand.turn.wait())
+        return True
+    return patience_s < allowed_s
+
+
+async def _end(work: asyncio.Task[Outcome], *why: object) -> None:
+    """Take the work back, for the same reason as its request; what comes of it is nobody's."""
     if not work.done():
-        work.cancel()
+        work.cancel(*why)
         await asyncio.wait({work})
-        if not work.cancelled():
-            work.exception()
+    if not work.cancelled():
+        work.exception()
 
 
 def created(server: Server, record: TaskRecord) -> bytes:
