@@ -5,12 +5,14 @@ from collections.abc import Mapping
 from msgspec import UNSET
 
 from gatepost.mcp import tasks
+from gatepost.mcp.era import MODERN
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
 from gatepost.mcp.params import NO_META, Params
 from gatepost.mcp.project import call_result
 from gatepost.mcp.server import Ask, Server
 from gatepost.stores.api import TaskRecord
-from gatepost.tools.api import Call, Retry
+from gatepost.tools.api import Call, Failure, Outcome, Retry
+from gatepost.tools.client import MissingCapability
 from gatepost.tools.registry import UnknownTool
 from gatepost.tools.retry import BadKey, retry_of
 
@@ -34,6 +36,11 @@ async def call_tool(server: Server, ask: Ask) -> bytes:
             outcome = await server.runner.run(call)
     except UnknownTool as unknown:
         raise unknown_tool(unknown.name) from None
+    except MissingCapability as missing:
+        if ask.revision == MODERN:
+            raise
+        # Before 2026-07-28 there is no error for it, and a model can tell its user.
+        outcome = Outcome(failure=Failure("denied", str(missing)))
     return call_result(outcome, ask.revision, server.tail)
 
 

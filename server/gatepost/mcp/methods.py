@@ -49,6 +49,8 @@ class Method(msgspec.Struct, frozen=True):
     """The server capability without which nobody has heard of the method (V-08)."""
     mirrors: Literal["name", "uri", "task_id"] | None = None
     """The member of its parameters, as Params calls it, that `Mcp-Name` repeats."""
+    asks: bool = False
+    """Whether its answer may be questions (M-01)."""
     opener: Opener | None = None
     """What opens that stream."""
 
@@ -58,15 +60,15 @@ METHODS = (
     Method("ping", ping, modern=False),
     Method("logging/setLevel", set_level, modern=False, needs="logging"),
     Method("tools/list", list_tools, needs="tools"),
-    Method("tools/call", call_tool, needs="tools", mirrors="name"),
+    Method("tools/call", call_tool, needs="tools", mirrors="name", asks=True),
     Method("tasks/get", get_task, legacy=False, needs=TASKS, mirrors="task_id"),
     Method("tasks/update", update_task, legacy=False, needs=TASKS, mirrors="task_id"),
     Method("tasks/cancel", cancel_task, legacy=False, needs=TASKS, mirrors="task_id"),
     Method("resources/list", list_documents, needs="resources"),
     Method("resources/templates/list", list_templates, needs="resources"),
-    Method("resources/read", read_document, needs="resources", mirrors="uri"),
+    Method("resources/read", read_document, needs="resources", mirrors="uri", asks=True),
     Method("prompts/list", list_prompts, needs="prompts"),
-    Method("prompts/get", get_prompt, needs="prompts", mirrors="name"),
+    Method("prompts/get", get_prompt, needs="prompts", mirrors="name", asks=True),
     Method("completion/complete", complete, needs="completions"),
     Method("skills/list", list_skills, legacy=False, needs=SKILLS),
     Method("skills/get", get_skill, legacy=False, needs=SKILLS),

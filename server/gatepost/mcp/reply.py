@@ -7,13 +7,20 @@ from gatepost.mcp.exchange import Answer, Exchange
 from gatepost.mcp.jsonrpc import (
     INSUFFICIENT_AUTHENTICATION,
     INSUFFICIENT_SCOPE,
+    INVALID_PARAMS,
+    INVALID_REQUEST,
+    MISSING_CAPABILITY,
     Refused,
     error,
     result,
 )
 from gatepost.mcp.stream import Stream
+from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, required_by
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.errors import AuthError, InsufficientScope
+
+UNANSWERED = (MissingCapability, ProtocolError, InputNeeded)
+"""How work may end besides a result, beyond refusals."""
 
 
 class Replies:
@@ -37,6 +44,8 @@ class Replies:
             answer = self.refused(identity, refusal)
         except AuthError as raised:
             answer = self._challenged(exchange, identity, raised)
+        except UNANSWERED as raised:
+            answer = self.refused(identity, without_answer(raised, modern=self._modern))
         except Stopped:
             await self._stopped(exchange, stream)
             return None
@@ -70,3 +79,19 @@ def as_refusal(raised: AuthError) -> Refused:
     if isinstance(raised, InsufficientScope):
         code, data = INSUFFICIENT_SCOPE, {"scopes": raised.scopes}
     return Refused(code, raised.description or "Not authorized", data=data)
+
+
+def without_answer(raised: BaseException, *, modern: bool) -> Refused:
+    """The refusal for one of UNANSWERED, in JSON-RPC."""
+    if isinstance(raised, ProtocolError):
+        status = 400 if raised.code == INVALID_PARAMS else 200
+        return Refused(raised.code, raised.message, data=raised.data, status=status)
+    if isinstance(raised, InputNeeded):
+        # Asked where nobody could have answered; whoever asked did not look.
+        raised = MissingCapability(required_by(raised.requests))
+    assert isinstance(raised, MissingCapability)  # noqa: S101  # there are three
+    if not modern:
+        return Refused(INVALID_REQUEST, str(raised))
+    # V-10, M-04: the client can be made to declare it.
+    data = {"requiredCapabilities": raised.required}
+    return Refused(MISSING_CAPABILITY, str(raised), data=data)

@@ -17,7 +17,7 @@ from gatepost.tools.asking import (
 )
 from gatepost.tools.client import LEVELS, NOBODY, Client, LogLevel, lacking
 from gatepost.tools.content import Icon
-from gatepost.tools.sampling import Message, Sampled, Sampling, SamplingOptions
+from gatepost.tools.sampling import Sampled, Sampling, SamplingMessage, SamplingOptions
 from gatepost.tools.surroundings import UNHEARD, Changes, Workspace
 from gatepost_authz.caller import TenantContext
 
@@ -189,7 +189,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     async def sample(
         self,
-        messages: str | Sequence[Message],
+        messages: str | Sequence[SamplingMessage],
         *,
         max_tokens: int,
         key: str | None = None,

@@ -11,7 +11,7 @@ import structlog
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import WORDS, Call, CallContext, Failure, Offer, Outcome, ToolFailure
 from gatepost.tools.attend import DeadlinePassed, Patient, Within
-from gatepost.tools.client import NOBODY, MissingCapability, ProtocolError
+from gatepost.tools.client import NOBODY, MissingCapability, ProtocolError, all_needed
 from gatepost.tools.fit import fit
 from gatepost.tools.registry import Registry
 from gatepost_authz.caller import TenantContext
@@ -25,6 +25,12 @@ GRACE_S = 45.0
 """How long a call may outlive its caller's token: longer than most calls take, below a minute."""
 FOREVER_S = 1e8
 """Three years; the loops' timers know no infinity."""
+
+BEYOND = (Exception, BaseExceptionGroup, SystemExit)
+"""
+What other people's code may end in. A library that gives up with `sys.exit` on a tool's behalf must
+not end the server.
+"""
 
 
 class TokenOver(DeadlinePassed):
@@ -114,7 +120,7 @@ class Runner:
                 raise
             # The tool awaited something that somebody else cancelled: its fault, not the client's.
             outcome = outcome_of(cancelled, call, offer.timeout_s or self.timeout_s)
-        except Exception as error:  # noqa: BLE001  # the boundary around other people's code
+        except BEYOND as error:
             outcome = outcome_of(error, call, offer.timeout_s or self.timeout_s)
         return fit(outcome, offer, self.max_result_bytes)
 
@@ -141,6 +147,9 @@ class Runner:
 
 def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     """What a call answers that ended with *error*; raises it when the protocol has to answer."""
+    if isinstance(error, BaseExceptionGroup) and (needed := all_needed(error)):
+        # It asks in tasks of its own, all at once.
+        raise needed from None
     if isinstance(error, ToolFailure):
         return Outcome(failure=error.failure)
     if isinstance(error, AuthError | MissingCapability | ProtocolError | StoreUnavailable):

@@ -1,0 +1,259 @@
+"""
+Multi round-trip requests: a question ends the call, and the next call brings its answer.
+
+Nothing is kept here between the two. What was answered earlier travels through the client in
+`requestState`, sealed with the key ring that all replicas share, so that it can be neither read
+nor changed there, and is good for one caller, one call and a quarter of an hour. A state that
+comes back twice gives nothing that its answers would not give in a new call (M-08): what must
+happen once is the business of whoever makes it happen.
+"""
+
+import hashlib
+import json
+from collections.abc import Awaitable, Mapping
+from typing import Any
+
+import msgspec
+from msgspec import UNSET, Raw
+
+from gatepost.mcp.interaction import Audience, log_level, progress_token
+from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Refused
+from gatepost.mcp.params import NO_META, Params
+from gatepost.mcp.server import Server
+from gatepost.mcp.stream import Stream
+from gatepost.tools.asking import Malformed, Unfit, check_answer
+from gatepost.tools.client import (
+    Capabilities,
+    InputNeeded,
+    InputRequest,
+    MissingCapability,
+    ProtocolError,
+    lacking,
+    required_by,
+)
+from gatepost_authz.caller import TenantContext
+
+PURPOSE = "request-state"
+STATE_LASTS_S = 900
+"""A person reads, thinks and types; not much longer, or an old yes would count."""
+MOST_ROUNDS = 32
+MOST_RESPONSES = 64
+MOST_RESPONSE_BYTES = 1_048_576
+# The key ring opens nothing longer (MOST_SEALED_CHARACTERS), as base64 and with its proof.
+MOST_STATE_BYTES = 190_000
+
+
+class Given(msgspec.Struct, frozen=True, array_like=True):
+    """An answer as it came, and what tells its question; None: nobody knows what was asked."""
+
+    question: str | None
+    answer: Raw
+
+
+class State(msgspec.Struct, frozen=True):
+    """What a `requestState` holds."""
+
+    round: int
+    until: float
+    asked: dict[str, str]
+    """The open questions, by key."""
+    given: dict[str, Given]
+
+
+class Unsealed(msgspec.Struct, frozen=True):
+    """What a request brings from earlier rounds."""
+
+    round: int
+    given: dict[str, Given]
+
+
+_encode = msgspec.json.encode
+_read_state = msgspec.json.Decoder(State).decode
+_read_responses = msgspec.json.Decoder(dict[str, Raw]).decode
+
+
+class Rounds(Audience):
+    """The client of one modern request: hears of it, and answers in the next one."""
+
+    def __init__(
+        self,
+        server: Server,
+        caller: TenantContext,
+        method: str,
+        params: Params,
+        *,
+        asks: bool,
+        stream: Stream | None,
+    ) -> None:
+        """
+        Raises Refused for a log level, answers or a state that cannot be taken.
+
+        *asks* is whether the method may be answered with questions (M-01).
+        """
+        meta = NO_META if params.meta is UNSET else params.meta
+        token, level = progress_token(meta), log_level(meta)
+        super().__init__(stream, capabilities={}, token=token, level=level)
+        self._server, self._caller = server, caller
+        self._method, self._params = method, params
+        self._asks = asks
+        self._declared = {} if meta.capabilities is UNSET else meta.capabilities
+        self._read: Capabilities | None = None
+        before = Unsealed(0, {})
+        if asks and not (params.input_responses is UNSET and params.request_state is UNSET):
+            before = self._before()
+        self._round = before.round
+        self._given = before.given
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the client declared with this request, read when somebody asks."""
+        if self._read is None:
+            self._read = {name: _value(raw) for name, raw in self._declared.items()}
+        return self._read
+
+    async def request(
+        self, requests: Mapping[str, InputRequest]
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """
+        The answers that came with the request; raises InputNeeded for what none came to.
+
+        An answer counts for the question as it was asked; one that does not fit is asked for again.
+        """
+        required = required_by(requests)
+        if missing := lacking(self.capabilities, required) if self._asks else required:
+            raise MissingCapability(missing)
+        answers = {key: self._answer(key, request) for key, request in requests.items()}
+        found = {key: answer for key, answer in answers.items() if answer is not None}
+        if len(found) < len(requests):
+            raise InputNeeded({key: requests[key] for key in requests if key not in found})
+        return found
+
+    async def answered(self, work: Awaitable[bytes]) -> bytes:
+        """Await *work*; questions become the result (M-02), without caching hints (C-04)."""
+        try:
+            return await super().answered(work)
+        except InputNeeded as needed:
+            return self._questions(needed.requests)
+
+    def _answer(self, key: str, request: InputRequest) -> Mapping[str, Any] | None:
+        given = self._given.pop(key, None)
+        question = _told(request)
+        if given is None or given.question not in (None, question):
+            return None
+        try:
+            answer = check_answer(request, msgspec.json.decode(given.answer))
+        except Unfit:
+            return None
+        except (Malformed, msgspec.DecodeError) as mistake:
+            message = f"The answer to {key} cannot be taken: {mistake}"
+            raise ProtocolError(INVALID_PARAMS, message) from None
+        # Only what was taken travels on.
+        self._given[key] = Given(question, given.answer)
+        return answer
+
+    def _questions(self, requests: Mapping[str, InputRequest]) -> bytes:
+        if self._round >= MOST_ROUNDS:
+            raise Refused(INTERNAL_ERROR, "The call asks more often than it may", status=200)
+        shown = b'{"resultType":"input_required"'
+        if requests:
+            shown += b',"inputRequests":' + _encode(requests)
+        return (
+            shown + b',"requestState":' + _encode(self._seal(requests)) + self._server.tail + b"}"
+        )
+
+    def _seal(self, requests: Mapping[str, InputRequest]) -> str:
+        state = State(
+            self._round + 1,
+            self._server.runner.clock() + STATE_LASTS_S,
+            {key: _told(request) for key, request in requests.items()},
+            {key: given for key, given in self._given.items() if given.question is not None},
+        )
+        payload = _encode(state)
+        if len(payload) > MOST_STATE_BYTES:
+            raise Refused(INVALID_PARAMS, "The answers are too large for another round")
+        return self._server.keyring.seal(PURPOSE, payload, context=self._binding())
+
+    def _before(self) -> Unsealed:
+        params = self._params
+        responses = {} if params.input_responses is UNSET else _responses(params.input_responses)
+        if params.request_state is UNSET:
+            return Unsealed(0, {key: Given(None, raw) for key, raw in responses.items()})
+        state = self._open(params.request_state)
+        # Keys that nobody asked by are ignored (M-11).
+        new = {
+            key: Given(state.asked[key], responses[key]) for key in state.asked & responses.keys()
+        }
+        return Unsealed(state.round, {**new, **state.given})
+
+    def _open(self, sealed: str) -> State:
+        payload = self._server.keyring.open(PURPOSE, sealed, context=self._binding())
+        try:
+            state = None if payload is None else _read_state(payload)
+        except msgspec.ValidationError:
+            state = None  # sealed by another version of ours
+        if state is None or state.until <= self._server.runner.clock():
+            # The same words for forged, foreign and old: none of these tells anything.
+            raise Refused(INVALID_PARAMS, "requestState is not good for this call (any more)")
+        return state
+
+    def _binding(self) -> bytes:
+        """What a state is good for: this caller asking exactly this (M-07)."""
+        params = self._params
+        arguments = b"{}" if params.arguments is UNSET else _canonical(params.arguments)
+        bound = [
+            *self._caller.principal_key,
+            self._caller.client_id,
+            self._method,
+            None if params.name is UNSET else params.name,
+            None if params.uri is UNSET else params.uri,
+            hashlib.sha256(arguments).hexdigest(),
+        ]
+        return _encode(bound)
+
+
+def is_retry(params: Params) -> bool:
+    """Whether a request goes on after questions: its result is nobody else's (C-04)."""
+    return not (params.input_responses is UNSET and params.request_state is UNSET)
+
+
+def _responses(raw: Raw) -> dict[str, Raw]:
+    if len(raw) > MOST_RESPONSE_BYTES:
+        message = f"inputResponses is larger than {MOST_RESPONSE_BYTES} bytes"
+        raise Refused(INVALID_PARAMS, message)
+    try:
+        responses = _read_responses(raw)
+    except msgspec.DecodeError:
+        raise Refused(INVALID_PARAMS, "inputResponses must be an object") from None
+    if len(responses) > MOST_RESPONSES:
+        raise Refused(INVALID_PARAMS, f"inputResponses holds more than {MOST_RESPONSES} answers")
+    return responses
+
+
+def _told(request: InputRequest) -> str:
+    """
+    What tells a question from another.
+
+    Only of what a person decides: a yes to "Delete 3 files?" is none to "Delete 300 files?". What
+    a model is asked may have the time of day in it.
+    """
+    if request.method != "elicitation/create":
+        return ""
+    return hashlib.sha256(_encode(request, order="deterministic")).hexdigest()[:32]
+
+
+def _canonical(raw: Raw) -> bytes:
+    """JSON without its spelling: a client may write the same arguments in another order."""
+    # Numbers stay as they were written: two that a float cannot tell apart are two calls.
+    value = json.loads(bytes(raw), parse_float=_as_written, parse_int=_as_written)
+    return _encode(value, order="deterministic")
+
+
+def _as_written(number: str) -> Raw:
+    return Raw(number)
+
+
+def _value(raw: Raw) -> Any:
+    try:
+        return msgspec.json.decode(raw)
+    except msgspec.DecodeError:
+        return None
