@@ -19,6 +19,7 @@ from msgspec import UNSET, Raw
 from gatepost.mcp.interaction import Audience, log_level, progress_token
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Refused
 from gatepost.mcp.params import NO_META, Params
+from gatepost.mcp.questions import digest
 from gatepost.mcp.server import Server
 from gatepost.mcp.stream import Stream
 from gatepost.tools.asking import Malformed, Unfit, check_answer
@@ -137,7 +138,7 @@ class Rounds(Audience):
 
     def _answer(self, key: str, request: InputRequest) -> Mapping[str, Any] | None:
         given = self._given.pop(key, None)
-        question = _told(request)
+        question = digest(request)
         if given is None or given.question not in (None, question):
             return None
         try:
@@ -165,7 +166,7 @@ class Rounds(Audience):
         state = State(
             self._round + 1,
             self._server.runner.clock() + STATE_LASTS_S,
-            {key: _told(request) for key, request in requests.items()},
+            {key: digest(request) for key, request in requests.items()},
             {key: given for key, given in self._given.items() if given.question is not None},
         )
         payload = _encode(state)
@@ -175,7 +176,7 @@ class Rounds(Audience):
 
     def _before(self) -> Unsealed:
         params = self._params
-        responses = {} if params.input_responses is UNSET else _responses(params.input_responses)
+        responses = {} if params.input_responses is UNSET else responses_of(params.input_responses)
         if params.request_state is UNSET:
             return Unsealed(0, {key: Given(None, raw) for key, raw in responses.items()})
         state = self._open(params.request_state)
@@ -216,7 +217,8 @@ def is_retry(params: Params) -> bool:
     return not (params.input_responses is UNSET and params.request_state is UNSET)
 
 
-def _responses(raw: Raw) -> dict[str, Raw]:
+def responses_of(raw: Raw) -> dict[str, Raw]:
+    """The answers of a request by their keys; raises Refused."""
     if len(raw) > MOST_RESPONSE_BYTES:
         message = f"inputResponses is larger than {MOST_RESPONSE_BYTES} bytes"
         raise Refused(INVALID_PARAMS, message)
@@ -227,18 +229,6 @@ def _responses(raw: Raw) -> dict[str, Raw]:
     if len(responses) > MOST_RESPONSES:
         raise Refused(INVALID_PARAMS, f"inputResponses holds more than {MOST_RESPONSES} answers")
     return responses
-
-
-def _told(request: InputRequest) -> str:
-    """
-    What tells a question from another.
-
-    Only of what a person decides: a yes to "Delete 3 files?" is none to "Delete 300 files?". What
-    a model is asked may have the time of day in it.
-    """
-    if request.method != "elicitation/create":
-        return ""
-    return hashlib.sha256(_encode(request, order="deterministic")).hexdigest()[:32]
 
 
 def _canonical(raw: Raw) -> bytes:

@@ -13,6 +13,7 @@ from gatepost.mcp.era import MODERN
 from gatepost.mcp.errand import Errand
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, MISSING_CAPABILITY, Refused
 from gatepost.mcp.params import TASKS, Params
+from gatepost.mcp.roundtrips import responses_of
 from gatepost.mcp.server import Ask, Server
 from gatepost.stores.api import TERMINAL, TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome, Tool
@@ -23,7 +24,6 @@ from gatepost.tools.client import Capabilities, InputRequest
 _encode = msgspec.json.encode
 _replace = msgspec.structs.replace
 _extensions = msgspec.json.Decoder(dict[str, Raw]).decode
-_responses = msgspec.json.Decoder(dict[str, Raw]).decode
 
 REQUIRED: Capabilities = {"extensions": {TASKS: {}}}
 UNKNOWN = Refused(INVALID_PARAMS, "Unknown task")
@@ -53,7 +53,7 @@ async def run(server: Server, ask: Ask, call: Call) -> Outcome | TaskRecord:
             raise UNDECLARED
         # Before 2026-07-28 there is no error for it, and a model can tell its user.
         return Outcome(failure=Failure("denied", ONLY_TASKS))
-    errand = Errand(ask.client, _capabilities(ask.params))
+    errand = Errand(ask.client)
     work = asyncio.create_task(server.runner.run(_replace(call, client=errand, lasting=True)))
     work.add_done_callback(lambda _: errand.turn.set())
     accepted, why = False, ()
@@ -169,10 +169,7 @@ def _checked(key: str, request: InputRequest, given: Raw) -> Mapping[str, Any]:
 def _given(params: Params) -> dict[str, Raw]:
     if params.input_responses is UNSET:
         raise Refused(INVALID_PARAMS, "params.inputResponses is required")
-    try:
-        return _responses(params.input_responses)
-    except msgspec.DecodeError:
-        raise Refused(INVALID_PARAMS, "params.inputResponses must be an object") from None
+    return responses_of(params.input_responses)
 
 
 def declared(params: Params) -> bool:
@@ -185,8 +182,3 @@ def declared(params: Params) -> bool:
     except msgspec.DecodeError:
         return False
     return settings is not None and bytes(settings)[:1] == b"{"
-
-
-def _capabilities(params: Params) -> dict[str, Any]:
-    raw = UNSET if params.meta is UNSET else params.meta.capabilities
-    return {} if raw is UNSET else {name: msgspec.json.decode(raw[name]) for name in raw}
