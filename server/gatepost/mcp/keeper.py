@@ -93,7 +93,7 @@ class Keeper:
             raise rate_limited(Failure("rate_limit", message, retry_after=terms.poll_interval_s))
         runs_s = tool.timeout_s or self._runner().timeout_s
         stored = StoredCall(
-            caller=call.caller,
+            caller=_replace(call.caller, claims=dict(call.caller.claims)),
             arguments=Raw(call.arguments),
             request_id=call.request_id,
             capabilities=dict(errand.capabilities),
