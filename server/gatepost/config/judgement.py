@@ -1,22 +1,21 @@
 """Judges a configuration that could be read: every problem, with a stable id and a hint."""
 
 import difflib
-import re
 import ssl
 from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gatepost.config import places
-from gatepost.config.references import UnresolvedReference, resolve
+from gatepost.config import places, storage
+from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing, KeyRingError
 from gatepost.settings import Config
 from gatepost_authz.check import problems as authz_problems
 from gatepost_authz.config import TENANT_ID, Issuer, Problem
 
-REFERENCE = re.compile(r"(?:env|file):")
+TAKEN = frozenset({"/health", "/readyz", "/openapi.json"})
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -36,9 +35,11 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
         create_on_first_use=config.creates_tenants,
         scopes=scopes,
     )
+    yield from _resource(config)
     yield from _keys(config)
     yield from _secrets(config)
     yield from places.problems(config)
+    yield from storage.problems(config)
     yield from _listen(config)
     yield from _tls(config)
     yield from _mode(config)
@@ -46,6 +47,17 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from toolbox.problems
     yield from _tools(config, toolbox)
     yield from _numbers(config)
+
+
+def _resource(config: Config) -> Iterator[Problem]:
+    path = urlsplit(config.resource).path
+    if path in TAKEN or path.endswith("/tools"):
+        yield Problem(
+            "config.E040",
+            f"the endpoint cannot be at {path}, which is another route's place",
+            "end the resource in another word, for example /mcp",
+            setting="resource",
+        )
 
 
 def _keys(config: Config) -> Iterator[Problem]:
@@ -241,6 +253,8 @@ def _numbers(config: Config) -> Iterator[Problem]:
         "limits.header_timeout_s": limits.header_timeout_s,
         "limits.body_timeout_s": limits.body_timeout_s,
         "limits.listen_streams": limits.listen_streams,
+        "limits.questions_per_caller": limits.questions_per_caller,
+        "limits.question_timeout_s": limits.question_timeout_s,
         "limits.listen_streams_per_caller": limits.listen_streams_per_caller,
     }
     for setting, number in positive.items():

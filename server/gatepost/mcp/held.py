@@ -36,7 +36,7 @@ class Held(Line):
     its place, or the server stops; and where the stores do not answer, because nobody could tell.
     """
 
-    __slots__ = ("_beats", "_following", "_tasks", "room")
+    __slots__ = ("_beats", "_following", "_found", "_stirring", "_tasks", "room")
 
     def __init__(self, caller: TenantContext, room: Room, streams: Streams) -> None:
         super().__init__(caller, streams)
@@ -44,6 +44,8 @@ class Held(Line):
         self._beats = 0
         self._following: Following | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._found: bytes | None = None
+        self._stirring = True
 
     @abstractmethod
     async def wanted(self) -> bool:
@@ -51,7 +53,7 @@ class Held(Line):
 
     @abstractmethod
     async def next_frame(self) -> bytes | None:
-        """See `Line.news`; what comes while this waits wakes nobody, so it looks again itself."""
+        """The next event; None when there is nothing to say."""
 
     def hear(self, signal: Signal) -> None:
         """Take what another part of the session tells."""
@@ -68,17 +70,34 @@ class Held(Line):
             raise STOPPING from None
         self._following = await self.room.follow(self.hear)
 
-    async def news(self) -> bytes | None:
+    def news(self) -> bytes | None:
         """See `Line`."""
+        found, self._found = self._found, None
+        return found
+
+    @property
+    def must_look_up(self) -> bool:
+        """See `Line`; the stores are asked, whatever it was that woke us."""
+        return self._stirring
+
+    async def look_up(self) -> None:
+        """See `Line`."""
+        self._stirring = False
         try:
             if self._beats >= LOOK_EVERY:
                 self._beats = 0
                 if not await self.wanted():
                     self.end()
-            return None if self._over else await self.next_frame()
+            if not self._over:
+                self._found = await self.next_frame()
         except StoreUnavailable:
             self.end()
-            return None
+        self._stirring = self._stirring or self._found is not None
+
+    def wake(self) -> None:
+        """See `Line`."""
+        self._stirring = True
+        super().wake()
 
     def beat(self) -> None:
         """See `Line`."""
@@ -91,7 +110,8 @@ class Held(Line):
 
     def farewell(self) -> bytes:
         """See `Line`; the client comes back and finds another process, or a reason not to."""
-        return b""
+        # What is found may be what the stream ends with.
+        return self.news() or b""
 
     def release(self) -> None:
         """See `Line`."""
