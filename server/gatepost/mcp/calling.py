@@ -5,14 +5,12 @@ from collections.abc import Mapping
 from msgspec import UNSET
 
 from gatepost.mcp import tasks
-from gatepost.mcp.era import MODERN
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
 from gatepost.mcp.params import Params
 from gatepost.mcp.project import call_result
 from gatepost.mcp.server import Ask, Server
 from gatepost.stores.api import TaskRecord
-from gatepost.tools.api import Call, Failure, Outcome, Retry
-from gatepost.tools.client import MissingCapability
+from gatepost.tools.api import Call, Retry
 from gatepost.tools.registry import UnknownTool
 from gatepost.tools.retry import CORRELATION, IDEMPOTENCY, BadKey, retry_of
 
@@ -28,19 +26,14 @@ async def call_tool(server: Server, ask: Ask) -> bytes:
         retry=ask.retry,
     )
     try:
-        if server.tasks is not None and call.tool in server.lengthy:
-            outcome = await tasks.run(server, server.tasks, ask, call)
+        if call.tool in server.lengthy:
+            outcome = await tasks.run(server, ask, call)
             if isinstance(outcome, TaskRecord):
-                return tasks.created(server, server.tasks, outcome)
+                return tasks.created(server, outcome)
         else:
             outcome = await server.runner.run(call)
     except UnknownTool as unknown:
         raise unknown_tool(unknown.name) from None
-    except MissingCapability as missing:
-        if ask.revision == MODERN:
-            raise
-        # Before 2026-07-28 there is no error for it, and a model can tell its user.
-        outcome = Outcome(failure=Failure("denied", str(missing)))
     return call_result(outcome, ask.revision, server.tail)
 
 
