@@ -124,10 +124,14 @@ class Streams:
         return caller.expires_at <= self._clock()
 
     def _wake_some(self) -> None:
-        for _ in range(min(len(self._to_wake), WOKEN_AT_ONCE)):
-            self._to_wake.popitem(last=False)[0].wake()
+        some = [
+            self._to_wake.popitem(last=False)[0]
+            for _ in range(min(len(self._to_wake), WOKEN_AT_ONCE))
+        ]
         if self._to_wake:
             asyncio.get_running_loop().call_soon(self._wake_some)
+        for stream in some:
+            stream.wake()
 
     @property
     def steps(self) -> int:
@@ -148,5 +152,5 @@ class Streams:
         self._timer = loop.call_later(1 / BEATS_A_SECOND, self._tick)
 
     def _tick(self) -> None:
-        self.look()
         self._wait()
+        self.look()

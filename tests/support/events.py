@@ -98,6 +98,7 @@ class Live:
     def hang_up(self) -> None:
         """Drop the connection."""
         self._hung_up.set()
+        self._blocks.put_nowait(None)
 
     async def over(self) -> None:
         """Wait until the server is through with the exchange."""

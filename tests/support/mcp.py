@@ -147,7 +147,7 @@ class Client:
         self.records = records or MemoryRecords()
         self.relay = relay or MemoryRelay()
         runs = Runs(self.records, self.relay, clock=self.clock)
-        runner = Runner(
+        self.runner = runner = Runner(
             self.registry,
             context_for=self._context,
             stages=(Once(runs, timeout_s=30.0, max_result_bytes=max_result_bytes),),

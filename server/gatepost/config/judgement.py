@@ -17,6 +17,7 @@ from gatepost_authz.check import problems as authz_problems
 from gatepost_authz.config import TENANT_ID, Issuer, Problem
 
 REFERENCE = re.compile(r"(?:env|file):")
+TAKEN = frozenset({"/health", "/readyz", "/openapi.json"})
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
 
@@ -36,6 +37,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
         create_on_first_use=config.creates_tenants,
         scopes=scopes,
     )
+    yield from _resource(config)
     yield from _keys(config)
     yield from _secrets(config)
     yield from places.problems(config)
@@ -46,6 +48,17 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from toolbox.problems
     yield from _tools(config, toolbox)
     yield from _numbers(config)
+
+
+def _resource(config: Config) -> Iterator[Problem]:
+    path = urlsplit(config.resource).path
+    if path in TAKEN or path.endswith("/tools"):
+        yield Problem(
+            "config.E040",
+            f"the endpoint cannot be at {path}, which is another route's place",
+            "end the resource in another word, for example /mcp",
+            setting="resource",
+        )
 
 
 def _keys(config: Config) -> Iterator[Problem]:

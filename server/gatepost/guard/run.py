@@ -218,6 +218,18 @@ class Run:
             await self._give_up(NOTHING_DONE)
             return
         doing = asyncio.create_task(self._do())
+        try:
+            await self._attend(doing)
+        finally:
+            doing.cancel()  # nothing runs on whose ending nobody would keep
+        ending, kept = self._judge(doing)
+        if kept is None:
+            await self._give_up(ending)
+        else:
+            await self._finish(ending, kept)
+
+    async def _attend(self, doing: "asyncio.Task[Outcome]") -> None:
+        """Renew the lease while the work goes on; stop it when nobody wants it any more."""
         waited: set[asyncio.Future[Any]] = {doing, self._stopped}
         while not doing.done():
             await asyncio.wait(waited, timeout=RENEW_S, return_when=asyncio.FIRST_COMPLETED)
@@ -226,11 +238,6 @@ class Run:
                 doing.cancel()
             elif not doing.done():
                 await self._renew()
-        ending, kept = self._judge(doing)
-        if kept is None:
-            await self._give_up(ending)
-        else:
-            await self._finish(ending, kept)
 
     async def _do(self) -> Outcome:
         work, invoke = self._work, self._work.tool.invoke

@@ -209,7 +209,8 @@ class Conversation(Audience):
         for identity in tuple(waiting):
             answer = await self._ear.room.collect("answer", identity)
             if answer is not None:
-                answers[waiting.pop(identity).key] = _read(answer)
+                key = waiting.pop(identity).key
+                answers[key] = _read(answer)
 
     async def _take_back(self, stream: Resumable, waiting: Mapping[str, Question]) -> None:
         for identity in waiting:

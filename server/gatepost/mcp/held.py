@@ -36,12 +36,14 @@ class Held(Line):
     its place, or the server stops; and where the stores do not answer, because nobody could tell.
     """
 
-    __slots__ = ("_beats", "_following", "_tasks", "room")
+    __slots__ = ("_beats", "_following", "_ready", "_tasks", "_to_look", "room")
 
     def __init__(self, caller: TenantContext, room: Room, streams: Streams) -> None:
         super().__init__(caller, streams)
         self.room = room
         self._beats = 0
+        self._ready: bytes | None = None
+        self._to_look = True
         self._following: Following | None = None
         self._tasks: set[asyncio.Task[None]] = set()
 
@@ -51,7 +53,7 @@ class Held(Line):
 
     @abstractmethod
     async def next_frame(self) -> bytes | None:
-        """See `Line.news`; what comes while this waits wakes nobody, so it looks again itself."""
+        """The next event; None when there is nothing to say."""
 
     def hear(self, signal: Signal) -> None:
         """Take what another part of the session tells."""
@@ -68,17 +70,34 @@ class Held(Line):
             raise STOPPING from None
         self._following = await self.room.follow(self.hear)
 
-    async def news(self) -> bytes | None:
+    @property
+    def must_look_up(self) -> bool:
+        """See `Line`; what there is to say stands in the stores."""
+        return self._to_look
+
+    async def look_up(self) -> None:
         """See `Line`."""
+        self._to_look = False
         try:
             if self._beats >= LOOK_EVERY:
                 self._beats = 0
                 if not await self.wanted():
                     self.end()
-            return None if self._over else await self.next_frame()
+            self._ready = None if self._over else await self.next_frame()
         except StoreUnavailable:
             self.end()
-            return None
+        if self._ready is not None:
+            self._to_look = True  # there may be more behind it
+
+    def news(self) -> bytes | None:
+        """See `Line`."""
+        ready, self._ready = self._ready, None
+        return ready
+
+    def wake(self) -> None:
+        """See `Line`."""
+        self._to_look = True
+        super().wake()
 
     def beat(self) -> None:
         """See `Line`."""
@@ -90,8 +109,11 @@ class Held(Line):
         return SIGN_OF_LIFE
 
     def farewell(self) -> bytes:
-        """See `Line`; the client comes back and finds another process, or a reason not to."""
-        return b""
+        """
+        The event that ends the stream, if it was one; else nothing: the client comes back and
+        finds another process, or a reason not to.
+        """
+        return self.news() or b""
 
     def release(self) -> None:
         """See `Line`."""

@@ -38,7 +38,8 @@ UNKNOWN_EFFECT = "The server that ran it stopped; whether it took effect is unkn
 STOPPED_OFTEN = f"The servers that ran it stopped {ATTEMPTS} times."
 SUSPENDED = "The tenant is suspended."
 
-_encode = msgspec.json.encode
+# A caller's display claims are a read-only view of a mapping.
+_encode = msgspec.json.Encoder(enc_hook=dict).encode
 _replace = msgspec.structs.replace
 
 

@@ -19,6 +19,7 @@ from gatepost.mcp.params import PREFIX, SERVER_INFO, Params
 from gatepost.mcp.server import Server
 from gatepost.mcp.stream import reads_events
 from gatepost.mcp.tasks import UNDECLARED, declared
+from gatepost.stores.api import StoreUnavailable
 from gatepost.streams import Closing, TooMany
 from gatepost.tools.surroundings import Listed
 from gatepost_authz.caller import TenantContext
@@ -139,7 +140,16 @@ class Listener(Line):
     read, it is told once, and a set of what was asked for cannot grow.
     """
 
-    __slots__ = ("_honoured", "_identity", "_interest", "_new", "_server", "_wanted")
+    __slots__ = (
+        "_honoured",
+        "_identity",
+        "_interest",
+        "_moved",
+        "_new",
+        "_server",
+        "_shown",
+        "_wanted",
+    )
 
     def __init__(
         self, server: Server, caller: TenantContext, identity: bytes, honoured: Filter
@@ -150,6 +160,8 @@ class Listener(Line):
         self._honoured = honoured
         self._wanted = _wanted(honoured)
         self._new: dict[Change, None] = {}
+        self._moved: dict[str, None] | None = None
+        self._shown: bytes | None = None
         self._interest: Interest | None = None
 
     def follow(self, interest: Interest) -> None:
@@ -158,34 +170,54 @@ class Listener(Line):
 
     def hear(self, change: Change) -> None:
         """Take a change, if it is one that was asked for."""
-        if change in self._wanted and change not in self._new:
+        if change not in self._wanted:
+            return
+        if change.what == "task":
+            self._moved = {**(self._moved or {}), change.name: None}
+        else:
             self._new[change] = None
-            self._streams.wake(self)
+        self._streams.wake(self)
 
     def greeting(self) -> bytes:
         """See `Line`; what of the filter is honoured (SU-03)."""
         shown = b'"notifications":' + _encode(self._honoured)
         return self._event("subscriptions/acknowledged", shown)
 
-    async def news(self) -> bytes | None:
+    def news(self) -> bytes | None:
         """See `Line`."""
-        while self._new:
-            change = next(iter(self._new))
-            del self._new[change]
-            if self._streams.is_over(self.caller):
-                self.end()
-                return None
-            if frame := await self._told(change):
-                return frame
-        return None
-
-    async def _told(self, change: Change) -> bytes | None:
+        if not self._new and self._shown is None:
+            return None
+        if self._streams.is_over(self.caller):
+            self.end()
+            return None
+        if self._shown is not None:
+            shown, self._shown = self._shown, None
+            return self._event("tasks", shown)
+        change = next(iter(self._new))
+        del self._new[change]
         if change.what == "document":
             return self._event("resources/updated", b'"uri":' + _encode(change.name))
-        if change.what == "task":
-            shown = await self._server.tasks.shown(self.caller, change.name)
-            return None if shown is None else self._event("tasks", shown)
         return self._event(f"{change.what}/list_changed", b"")
+
+    @property
+    def must_look_up(self) -> bool:
+        """See `Line`; what is told of a task is how it stands, not how it was."""
+        return self._moved is not None
+
+    async def look_up(self) -> None:
+        """See `Line`; one task at a time, since a result may weigh megabytes."""
+        moved = self._moved
+        if moved is None:
+            return
+        task_id = next(iter(moved))
+        del moved[task_id]
+        if not moved:
+            self._moved = None
+        try:
+            self._shown = await self._server.tasks.shown(self.caller, task_id)
+        except StoreUnavailable:
+            # Saying nothing would pass for no change: the client listens anew when it can.
+            self.end()
 
     def _event(self, name: str, members: bytes) -> bytes:
         return b"".join(

@@ -1,0 +1,91 @@
+"""One decision for every protocol: who sees a tool, who may call it, and who is told how."""
+
+import asyncio
+from typing import Any
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatepost.tools.api import Tool
+from gatepost.tools.pack import Pack
+from gatepost.tools.registry import Registry
+from gatepost_authz.caller import TenantContext
+from tests.rest.inner import Inner
+from tests.support.mcp import Client, Response, a_caller
+
+SCOPES = st.frozensets(st.sampled_from("abcd"))
+CALLERS = st.builds(
+    a_caller,
+    tenant_id=st.sampled_from(["acme", "globex"]),
+    scopes=SCOPES,
+    subject_kind=st.sampled_from(["user", "client"]),
+    acr=st.sampled_from([None, "phr"]),
+)
+
+
+def tool(name: str, scopes: frozenset[str], *, strong: bool) -> Tool:
+    pack = Pack("p")
+
+    @pack.tool(name=name, scopes=scopes, acr_values=("phr",) if strong else ())
+    async def run(ctx: Any) -> str:
+        """Say who called."""
+        return str(ctx.caller.tenant_id)
+
+    return pack.tools[name]
+
+
+@st.composite
+def registries(draw: st.DrawFn) -> tuple[list[Tool], frozenset[str] | None]:
+    drawn = draw(st.lists(st.tuples(SCOPES, st.booleans()), min_size=1, max_size=6))
+    tools = [tool(f"tool_{n}", scopes, strong=strong) for n, (scopes, strong) in enumerate(drawn)]
+    return tools, draw(st.none() | SCOPES)
+
+
+def decision(answer: Response) -> tuple[str, str]:
+    """What an answer of either protocol comes to, and the challenge in it."""
+    body = answer.json
+    challenge = answer.headers.get("www-authenticate", "")
+    if challenge:
+        return f"challenged {answer.status}", challenge
+    if answer.status == 200 and "error" not in body:
+        return "ran", ""
+    unknown = body.get("error") == "not_found" or "Unknown tool" in str(body["error"])
+    return ("unknown", "") if unknown else (f"else {answer.status}", "")
+
+
+async def compared(
+    tools: list[Tool], obtainable: frozenset[str] | None, caller: TenantContext
+) -> None:
+    client = Client(tools, obtainable=obtainable)
+    client.caller = caller
+    rest = Inner(client.runner, client.registry)
+    listed = [one["name"] for one in (await client.ask("tools/list")).json["result"]["tools"]]
+    assert [one["name"] for one in (await rest.tools(caller)).json] == listed
+    for name in [*client.registry.tools, "tool_99"]:
+        over_mcp, over_rest = await client.call(name), await rest.call(caller, name)
+        assert decision(over_rest) == decision(over_mcp)
+        assert (decision(over_rest)[0] == "unknown") == (name not in listed)
+        if decision(over_rest)[0] == "ran":
+            assert over_rest.json == {"result": caller.tenant_id}
+
+
+@settings(max_examples=60)
+@given(registries(), CALLERS)
+def test_rest_and_mcp_agree_for_any_caller(
+    offered: tuple[list[Tool], frozenset[str] | None], caller: TenantContext
+) -> None:
+    """The same tools are listed, hidden, run and challenged, with the same challenge (12)."""
+    asyncio.run(compared(*offered, caller))
+
+
+def test_a_list_is_encoded_once_for_each_permission_set() -> None:
+    """However many callers ask, and whatever scopes of no tool their tokens bring along."""
+    tools = [tool("one", frozenset("a"), strong=False), tool("two", frozenset(), strong=False)]
+    registry = Registry(tools, obtainable=frozenset())
+    descriptors = Inner(Client(tools).runner, registry).bridge._descriptors
+    first = descriptors.of(a_caller(scopes=frozenset("a")))
+    again = descriptors.of(a_caller(scopes=frozenset("az"), tenant_id="globex"))
+    fewer = descriptors.of(a_caller(scopes=frozenset("z")))
+
+    assert first is again
+    assert first != fewer

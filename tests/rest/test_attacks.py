@@ -1,0 +1,237 @@
+"""Requests that no well-behaved client would send: each ends before a tool, in the same shape."""
+
+from typing import Any
+
+import pytest
+
+from tests.rest.octopus import KIT, Octopus
+from tests.rest.runs import RUNS
+from tests.support.idp import Idp
+from tests.support.raw import exchange, request
+from tests.tenancy.house import house, issuer
+
+TICKET = b'{"subject":"a"}'
+
+BODIES = [
+    ("nothing", b"", 415, "unsupported_media_type"),
+    ("empty", b" ", 400, "invalid_body"),
+    ("half", b'{"subject":', 400, "invalid_body"),
+    ("two", TICKET + TICKET, 400, "invalid_body"),
+    ("null", b"null", 422, "validation_error"),
+    ("list", b"[" + TICKET + b"]", 422, "validation_error"),
+    ("text", b'"subject"', 422, "validation_error"),
+    ("number", b"1", 422, "validation_error"),
+    ("doubled", b'{"subject":"a","subject":"b"}', 400, "invalid_body"),
+    ("doubled-escaped", b'{"subject":"a","\\u0073ubject":"b"}', 400, "invalid_body"),
+    ("doubled-inside", b'{"subject":"a","x":{"y":1,"y":2}}', 400, "invalid_body"),
+    ("deep", b'{"subject":' + b"[" * 64 + b"]" * 64 + b"}", 400, "invalid_body"),
+    ("very-deep", b'{"subject":' + b"[" * 9000 + b"]" * 9000 + b"}", 400, "invalid_body"),
+    ("not-a-number", b'{"subject":NaN}', 400, "invalid_body"),
+    ("infinite", b'{"subject":1e999}', 400, "invalid_body"),
+    ("endless-number", b'{"subject":' + b"1" * 5000 + b"}", 400, "invalid_body"),
+    ("half-a-character", b'{"subject":"\\ud800"}', 400, "invalid_body"),
+    ("not-utf-8", b'{"subject":"\xff"}', 400, "invalid_body"),
+    ("utf-16", TICKET.decode().encode("utf-16"), 400, "invalid_body"),
+    ("byte-order-mark", b"\xef\xbb\xbf" + TICKET, 400, "invalid_body"),
+    ("json-rpc", b'{"jsonrpc":"2.0","id":1,"method":"tools/list"}', 422, "validation_error"),
+]
+
+
+@pytest.mark.requirement("O4", "O6")
+@pytest.mark.parametrize(
+    ("body", "status", "word"), [case[1:] for case in BODIES], ids=[case[0] for case in BODIES]
+)
+def test_a_body_that_is_no_argument_object_is_refused(
+    octopus: Octopus, body: bytes, status: int, word: str
+) -> None:
+    """What two readers would read differently is read by none."""
+    before = len(RUNS)
+
+    assert octopus.post("create_ticket", body).error == (status, word)
+    assert len(RUNS) == before
+
+
+def test_colons_and_quotes_inside_of_texts_are_no_members(octopus: Octopus) -> None:
+    """Members are counted outside of strings only."""
+    body = rb'{"subject":"a:b \\","priority":"low"}'
+
+    assert octopus.post("create_ticket", body).status == 200
+    assert octopus.post("create_ticket", rb'{"subject":"\":{\":\\\\\""}').status == 200
+
+
+TYPES = [
+    ("text/plain", 415),
+    ("application/x-www-form-urlencoded", 415),
+    ("multipart/form-data; boundary=x", 415),
+    ("application/jsonp", 415),
+    ("text/plain; application/json", 415),
+    ("application/json, text/plain", 415),
+    ("", 415),
+    ("application/json", 200),
+    ("application/json; charset=utf-8", 200),
+    ("Application/JSON", 200),
+]
+
+
+@pytest.mark.requirement("O6")
+@pytest.mark.parametrize(("kind", "status"), TYPES)
+def test_only_json_is_read(octopus: Octopus, kind: str, status: int) -> None:
+    """A form is what a foreign page can send without asking."""
+    door = octopus.house.door
+    head = [("Host", door.authority), ("Authorization", f"Bearer {octopus.token}")]
+    head += [("Content-Type", kind), ("Content-Length", str(len(TICKET))), ("Connection", "close")]
+    answer = exchange(door.port, request("POST", "/tool/create_ticket/call", head, TICKET))
+
+    assert answer.status == status
+    assert answer.field("content-type") == "application/json"
+
+
+@pytest.mark.parametrize("coding", ["gzip", "br", "gzip, identity"])
+def test_a_compressed_body_is_not_unpacked(octopus: Octopus, coding: str) -> None:
+    """A small one may unpack to more than memory holds."""
+    answer = octopus.post("create_ticket", TICKET, ("Content-Encoding", coding))
+
+    assert answer.error == (415, "unsupported_media_type")
+
+
+HEADERS = [
+    [("Content-Type", "text/plain")],
+    [("X-Octopus-Correlation-Id", "a"), ("X-Octopus-Correlation-Id", "b")],
+    [("Idempotency-Key", "a"), ("Idempotency-Key", "a")],
+    [("X-Octopus-Correlation-Id", "")],
+    [("X-Octopus-Correlation-Id", "a b")],
+    [("X-Octopus-Correlation-Id", "é")],
+    [("X-Octopus-Correlation-Id", "a" * 256)],
+    [("Idempotency-Key", "a" * 256)],
+    [("Idempotency-Key", "fine"), ("X-Octopus-Correlation-Id", "a\tb")],
+]
+
+
+@pytest.mark.requirement("O12", "O13")
+@pytest.mark.parametrize("fields", HEADERS)
+def test_a_mark_that_could_be_read_twice_or_not_at_all_is_refused(
+    octopus: Octopus, fields: list[tuple[str, str]]
+) -> None:
+    """These words end up in logs, keys and other systems' headers."""
+    before = len(RUNS)
+    answer = octopus.post("create_ticket", TICKET, *fields)
+
+    assert answer.error == (400, "invalid_header")
+    assert len(RUNS) == before
+
+
+@pytest.mark.requirement("A6", "O13")
+@pytest.mark.parametrize(
+    "name",
+    [
+        "X-Tenant-Id", "X-Org-Id", "X-User", "X-Scopes", "X-Roles", "Gatepost-Tenant",
+        "X-Gatepost-Caller", "X-Octopus-Tenant", "X_Octopus_Tenant_Id", "X-Octopus_Tenant-Id",
+        "X-Forwarded-User", "Remote-User", "X-HTTP-Method-Override",
+    ],
+)  # fmt: skip
+def test_a_header_that_pretends_changes_nothing(octopus: Octopus, name: str) -> None:
+    """It is gone before anything could believe it."""
+    answer = octopus.post("whoami", b"{}", (name, "globex"))
+
+    assert (answer.status, answer.json["tenant"]) == (200, "acme")
+    assert b"globex" not in answer.raw.body
+
+
+NAMES = [
+    "create_ticket%2F..%2Fecho", "create_ticket%2fcall", "..%2fecho", "%2e%2e", "echo%00",
+    "echo%0a", "echo%20", "Echo", "ECHO", "echo;x", "echo?x=/call", "echo%3F", "ec%C4%A7o",
+    "%EF%BD%85cho", "echo/../create_ticket", "/echo", "echo/", "{name}", "%7Bname%7D",
+    "tool", "a" * 4000,
+]  # fmt: skip
+
+
+@pytest.mark.requirement("O11", "W15")
+@pytest.mark.parametrize("name", NAMES, ids=lambda name: name[:30])
+def test_no_other_spelling_reaches_a_tool(octopus: Octopus, name: str) -> None:
+    """A path is compared as it stands, with nothing normalised."""
+    before = len(RUNS)
+    answer = octopus.post(name, b'{"text":"reached"}')
+
+    assert answer.status in {404, 400, 405}
+    assert answer.error[1] in {"not_found", "method_not_allowed"}
+    assert b"reached" not in answer.raw.body
+    assert len(RUNS) == before
+    bare = octopus.send("POST", f"/tool/{name}/call", body=b"{}", token="")
+    assert bare.error == (401, "invalid_token")
+
+
+PATHS = ["//tools", "/tools/", "/Tools", "/tools%2f", "/tools%0a", "/tools/x", "/t/acme/tools",
+         "/mcp/tools", "/tools;x", "/./tools", "/tool", "/tool/echo", "/tool//call"]  # fmt: skip
+
+
+@pytest.mark.requirement("W15")
+@pytest.mark.parametrize("path", PATHS)
+def test_the_list_has_one_address(octopus: Octopus, path: str) -> None:
+    """Every other spelling is any unknown path: behind the gate, and 404."""
+    assert octopus.send("GET", path, token="").error == (401, "invalid_token")
+    assert octopus.send("GET", path).error == (404, "not_found")
+
+
+@pytest.mark.requirement("O6")
+@pytest.mark.parametrize("method", ["GET", "HEAD", "PUT", "PATCH", "DELETE", "OPTIONS", "TRACE"])
+def test_another_method_calls_nothing(octopus: Octopus, method: str) -> None:
+    """405 says which one there is."""
+    before = len(RUNS)
+    raw = octopus.house.door.send(
+        method, "/tool/create_ticket/call", body=TICKET, token=octopus.token
+    )
+
+    assert raw.status == 405
+    assert raw.field("content-type") == "application/json"
+    assert method == "TRACE" or raw.field("allow") == "POST"
+    assert len(RUNS) == before
+
+
+def test_a_body_beyond_the_limit_is_refused_declared_or_not(idp: Idp) -> None:
+    """Unread where the length is declared, as it comes where it is not."""
+    small: dict[str, Any] = {"limits": {"max_body_bytes": 1000, "failures_per_second": 0}}
+    with house(
+        idp, [issuer(idp)], tools={"load": [KIT]}, tenancy={"create_on_first_use": True}, **small
+    ) as site:
+        octopus = Octopus(site)
+        big = b'{"subject":"%s"}' % (b"x" * 1000)
+        declared = octopus.post("create_ticket", big)
+        head = [("Host", site.door.authority), ("Authorization", f"Bearer {octopus.token}")]
+        head += [("Content-Type", "application/json"), ("Transfer-Encoding", "chunked")]
+        head += [("Connection", "close")]
+        chunks = b"%x\r\n%s\r\n0\r\n\r\n" % (len(big), big)
+        streamed = exchange(
+            site.door.port, request("POST", "/tool/create_ticket/call", head, chunks)
+        )
+
+    assert declared.error == (413, "body_too_large")
+    assert streamed.status == 413
+    assert streamed.field("content-type") == "application/json"
+    assert b'"error":"body_too_large"' in streamed.body
+
+
+def test_a_suspended_tenant_is_refused_on_both_routes(idp: Idp) -> None:
+    """Its tokens are good, and nothing runs for it."""
+    tenancy = {"create_on_first_use": True, "suspended": ["acme"]}
+    with house(idp, [issuer(idp)], tools={"load": [KIT]}, tenancy=tenancy) as site:
+        octopus, other = Octopus(site), Octopus(site, site.token(org_id="globex"))
+
+        assert octopus.tools().error == (403, "tenant_suspended")
+        assert octopus.call("create_ticket", {"subject": "a"}).error == (403, "tenant_suspended")
+        assert other.tools().status == 200
+
+
+@pytest.mark.parametrize(
+    ("tool", "arguments", "error"),
+    [
+        ("ask_user", {}, (403, "denied")),
+        ("answer_code", {"code": -32602}, (422, "validation_error")),
+        ("answer_code", {"code": -32603}, (500, "internal_error")),
+        ("answer_code", {"code": 7}, (400, "protocol_error")),
+    ],
+)
+def test_what_only_mcp_can_say_has_a_status(
+    octopus: Octopus, tool: str, arguments: dict[str, Any], error: tuple[int, str]
+) -> None:
+    """A tool that asks its user, or answers in JSON-RPC, fails in words here."""
+    assert octopus.call(tool, arguments).error == error
