@@ -147,7 +147,12 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
         resource=resource,
         sessions=Sessions(services.keyring),
         suspended=frozenset(config.tenancy.suspended),
-        limits=BodyLimits(config.limits.max_body_bytes, config.limits.body_timeout_s),
+        limits=BodyLimits(
+            config.limits.max_body_bytes,
+            config.limits.body_timeout_s,
+            config.limits.questions_per_caller,
+            config.limits.question_timeout_s,
+        ),
     )
 
 
@@ -253,9 +258,9 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await respond(send, 404, _NOT_FOUND)
 
 
-def health() -> bytes:
+async def health() -> tuple[int, bytes]:
     """What `/health` says."""
-    return _HEALTH
+    return 200, _HEALTH
 
 
 def version() -> str:

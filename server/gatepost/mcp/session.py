@@ -8,7 +8,7 @@ from msgspec import UNSET
 from gatepost.intake import Stopped
 from gatepost.mcp.calling import retry_key
 from gatepost.mcp.cancellation import Running, UntilCancelled
-from gatepost.mcp.conversation import Conversation, Desk
+from gatepost.mcp.conversation import Conversation, Desk, PageFirst
 from gatepost.mcp.ear import Ear
 from gatepost.mcp.era import BATCHING
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange
@@ -31,11 +31,12 @@ from gatepost.mcp.methods import INITIALIZE, Method, served
 from gatepost.mcp.params import NO_META, read_params
 from gatepost.mcp.project import call_result
 from gatepost.mcp.replay import open_replay
-from gatepost.mcp.reply import Replies, as_refusal
+from gatepost.mcp.reply import UNAVAILABLE, Replies, as_refusal
 from gatepost.mcp.resumption import Resumable
 from gatepost.mcp.room import Room, room_of
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.stream import reads_events
+from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import Failure, Outcome
 from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost_authz.errors import AuthError
@@ -148,7 +149,7 @@ class Handshake:
         retry = retry_key(exchange.headers, params)
         ask = Ask(caller, exchange.request_id, session.version, params, client, session, retry)
         handled = _handled(method, method.handler(self._server, ask), session.version)
-        return await UntilCancelled(self._running, ear, handled)
+        return await UntilCancelled(self._running, ear, client.answered(handled))
 
     async def notify(self, message: Message, room: Room) -> Answer:
         """Take a notification of a session; only a cancellation means anything here."""
@@ -205,6 +206,8 @@ class Handshake:
         except AuthError as raised:
             # One status for all of them: what is already done cannot be answered with a challenge.
             return error(identity, as_refusal(raised))
+        except StoreUnavailable:
+            return error(identity, UNAVAILABLE)
         except Stopped:
             return None
         finally:
@@ -217,6 +220,8 @@ async def _handled(method: Method, work: Awaitable[bytes], version: str) -> byte
         return await work
     except ProtocolError as told:
         raise Refused(told.code, told.message, data=told.data) from None
+    except PageFirst as page:
+        raise page.refusal from None
     except MissingCapability as missing:
         if method.name != "tools/call":
             raise Refused(INVALID_REQUEST, f"This {missing}") from None
