@@ -2,11 +2,14 @@
 
 from collections.abc import Awaitable
 
+import structlog
+
 from gatepost.intake import Stopped
 from gatepost.mcp.exchange import Answer, Exchange
 from gatepost.mcp.jsonrpc import (
     INSUFFICIENT_AUTHENTICATION,
     INSUFFICIENT_SCOPE,
+    INTERNAL_ERROR,
     INVALID_PARAMS,
     INVALID_REQUEST,
     MISSING_CAPABILITY,
@@ -15,12 +18,23 @@ from gatepost.mcp.jsonrpc import (
     result,
 )
 from gatepost.mcp.stream import Stream
+from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, required_by
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.errors import AuthError, InsufficientScope
 
 UNANSWERED = (MissingCapability, ProtocolError, InputNeeded)
 """How work may end besides a result, beyond refusals."""
+
+log = structlog.get_logger("gatepost.mcp")
+
+UNAVAILABLE = Refused(
+    INTERNAL_ERROR,
+    "The server cannot reach its storage at the moment",
+    status=503,
+    legacy_status=503,
+    headers=((b"retry-after", b"5"),),
+)
 
 
 class Replies:
@@ -46,6 +60,8 @@ class Replies:
             answer = self._challenged(exchange, identity, raised)
         except UNANSWERED as raised:
             answer = self.refused(identity, without_answer(raised, modern=self._modern))
+        except StoreUnavailable as outage:
+            answer = self.unavailable(exchange.request_id, identity, outage)
         except Stopped:
             await self._stopped(exchange, stream)
             return None
@@ -58,6 +74,13 @@ class Replies:
         """The answer to a message that is refused."""
         status = refusal.status if self._modern else refusal.legacy_status
         return Answer(status, error(identity, refusal), refusal.headers)
+
+    def unavailable(
+        self, request_id: str, identity: bytes | None, outage: StoreUnavailable
+    ) -> Answer:
+        """The answer while a store is out: nobody is at fault, and it may be tried again."""
+        log.warning("store_unavailable", request_id=request_id, reason=str(outage))
+        return self.refused(identity, UNAVAILABLE)
 
     def _challenged(self, exchange: Exchange, identity: bytes, raised: AuthError) -> Answer:
         # The challenge lets the client step up; the body names the request it is about.

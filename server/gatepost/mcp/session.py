@@ -31,11 +31,12 @@ from gatepost.mcp.methods import INITIALIZE, Method, served
 from gatepost.mcp.params import NO_META, read_params
 from gatepost.mcp.project import call_result
 from gatepost.mcp.replay import open_replay
-from gatepost.mcp.reply import Replies, as_refusal
+from gatepost.mcp.reply import UNAVAILABLE, Replies, as_refusal
 from gatepost.mcp.resumption import Resumable
 from gatepost.mcp.room import Room, room_of
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.stream import reads_events
+from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import Failure, Outcome
 from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost_authz.errors import AuthError
@@ -205,6 +206,8 @@ class Handshake:
         except AuthError as raised:
             # One status for all of them: what is already done cannot be answered with a challenge.
             return error(identity, as_refusal(raised))
+        except StoreUnavailable:
+            return error(identity, UNAVAILABLE)
         except Stopped:
             return None
         finally:
