@@ -147,7 +147,12 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
         resource=resource,
         sessions=Sessions(services.keyring),
         suspended=frozenset(config.tenancy.suspended),
-        limits=BodyLimits(config.limits.max_body_bytes, config.limits.body_timeout_s),
+        limits=BodyLimits(
+            config.limits.max_body_bytes,
+            config.limits.body_timeout_s,
+            config.limits.questions_per_caller,
+            config.limits.question_timeout_s,
+        ),
     )
 
 

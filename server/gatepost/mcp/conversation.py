@@ -14,17 +14,17 @@ from gatepost.keyring import KeyRing
 from gatepost.mcp.asking import WITH_URLS, projected
 from gatepost.mcp.ear import Ear
 from gatepost.mcp.interaction import Audience
-from gatepost.mcp.jsonrpc import URL_ELICITATION, request
+from gatepost.mcp.jsonrpc import URL_ELICITATION, Refused, request
 from gatepost.mcp.resumption import Resumable
 from gatepost.mcp.room import Room, Signal
 from gatepost.streams import Closing, TooMany
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.client import (
+    Capabilities,
     Clock,
     InputRequest,
     LogLevel,
     MissingCapability,
-    ProtocolError,
     lacking,
     required_by,
 )
@@ -98,6 +98,16 @@ class Desk:
         self._open[caller.principal_key] -= questions
         if not self._open[caller.principal_key]:
             del self._open[caller.principal_key]
+
+
+class PageFirst(MissingCapability):
+    """Asked where only an answer can carry a question: the client calls again afterwards (E-15)."""
+
+    def __init__(self, required: Capabilities, pages: list[Mapping[str, Any]]) -> None:
+        super().__init__(required)
+        self.refusal = Refused(
+            URL_ELICITATION, "A page has to be visited first", data={"elicitations": pages}
+        )
 
 
 class Question(NamedTuple):
@@ -225,8 +235,7 @@ def _cannot_ask(
     pages = all(params.get("mode") == "url" for params in shown.values())
     if revision == WITH_URLS and pages:
         # The one question that an answer can carry (E-15); the client calls again afterwards.
-        data = {"elicitations": [*shown.values()]}
-        raise ProtocolError(URL_ELICITATION, "A page has to be visited first", data)
+        raise PageFirst(required_by(requests), [*shown.values()])
     raise MissingCapability(required_by(requests))
 
 

@@ -36,16 +36,16 @@ class Held(Line):
     its place, or the server stops; and where the stores do not answer, because nobody could tell.
     """
 
-    __slots__ = ("_beats", "_following", "_ready", "_tasks", "_to_look", "room")
+    __slots__ = ("_beats", "_following", "_found", "_stirring", "_tasks", "room")
 
     def __init__(self, caller: TenantContext, room: Room, streams: Streams) -> None:
         super().__init__(caller, streams)
         self.room = room
         self._beats = 0
-        self._ready: bytes | None = None
-        self._to_look = True
         self._following: Following | None = None
         self._tasks: set[asyncio.Task[None]] = set()
+        self._found: bytes | None = None
+        self._stirring = True
 
     @abstractmethod
     async def wanted(self) -> bool:
@@ -70,33 +70,33 @@ class Held(Line):
             raise STOPPING from None
         self._following = await self.room.follow(self.hear)
 
+    def news(self) -> bytes | None:
+        """See `Line`."""
+        found, self._found = self._found, None
+        return found
+
     @property
     def must_look_up(self) -> bool:
-        """See `Line`; what there is to say stands in the stores."""
-        return self._to_look
+        """See `Line`; the stores are asked, whatever it was that woke us."""
+        return self._stirring
 
     async def look_up(self) -> None:
         """See `Line`."""
-        self._to_look = False
+        self._stirring = False
         try:
             if self._beats >= LOOK_EVERY:
                 self._beats = 0
                 if not await self.wanted():
                     self.end()
-            self._ready = None if self._over else await self.next_frame()
+            if not self._over:
+                self._found = await self.next_frame()
         except StoreUnavailable:
             self.end()
-        if self._ready is not None:
-            self._to_look = True  # there may be more behind it
-
-    def news(self) -> bytes | None:
-        """See `Line`."""
-        ready, self._ready = self._ready, None
-        return ready
+        self._stirring = self._stirring or self._found is not None
 
     def wake(self) -> None:
         """See `Line`."""
-        self._to_look = True
+        self._stirring = True
         super().wake()
 
     def beat(self) -> None:
@@ -109,10 +109,8 @@ class Held(Line):
         return SIGN_OF_LIFE
 
     def farewell(self) -> bytes:
-        """
-        The event that ends the stream, if it was one; else nothing: the client comes back and
-        finds another process, or a reason not to.
-        """
+        """See `Line`; the client comes back and finds another process, or a reason not to."""
+        # What is found may be what the stream ends with.
         return self.news() or b""
 
     def release(self) -> None:

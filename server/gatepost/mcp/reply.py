@@ -1,6 +1,6 @@
 """How the work on one request ends: as JSON, as a stream's last event, as a challenge, or not."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -23,6 +23,7 @@ from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError,
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.errors import AuthError, InsufficientScope
 
+Questions = Callable[[InputNeeded], bytes]
 UNANSWERED = (MissingCapability, ProtocolError, InputNeeded)
 """How work may end besides a result, beyond refusals."""
 
@@ -45,10 +46,17 @@ class Replies:
         self._modern = modern
 
     async def to(
-        self, exchange: Exchange, identity: bytes, stream: Stream | None, work: Awaitable[bytes]
+        self,
+        exchange: Exchange,
+        identity: bytes,
+        stream: Stream | None,
+        work: Awaitable[bytes],
+        questions: Questions | None = None,
     ) -> Answer | None:
         """
         Await *work*, the result of the request; None when nothing is left to send.
+
+        *questions* turns what was asked into the result, where that is how to ask.
 
         Whatever has a status of its own is decided before the first event: a stream is 200.
         """
@@ -59,7 +67,7 @@ class Replies:
         except AuthError as raised:
             answer = self._challenged(exchange, identity, raised)
         except UNANSWERED as raised:
-            answer = self.refused(identity, without_answer(raised, modern=self._modern))
+            answer = self._unanswered(identity, raised, questions)
         except StoreUnavailable as outage:
             answer = self.unavailable(exchange.request_id, identity, outage)
         except Stopped:
@@ -82,6 +90,26 @@ class Replies:
         log.warning("store_unavailable", request_id=request_id, reason=str(outage))
         return self.refused(identity, UNAVAILABLE)
 
+    def _unanswered(
+        self, identity: bytes, raised: BaseException, questions: Questions | None
+    ) -> Answer:
+        """One of UNANSWERED, in JSON-RPC."""
+        try:
+            if isinstance(raised, ProtocolError):
+                status = 400 if raised.code == INVALID_PARAMS else 200
+                raise Refused(raised.code, raised.message, data=raised.data, status=status)
+            if isinstance(raised, InputNeeded):
+                if questions is not None:
+                    return Answer(200, result(identity, questions(raised)))
+                # Asked where nobody could have answered; whoever asked did not look.
+                raised = MissingCapability(required_by(raised.requests))
+            # V-10, M-04: the client can be made to declare it.
+            code = MISSING_CAPABILITY if self._modern else INVALID_REQUEST
+            data = {"requiredCapabilities": getattr(raised, "required", {})}
+            raise Refused(code, f"This {raised}", data=data if self._modern else None)
+        except Refused as refusal:
+            return self.refused(identity, refusal)
+
     def _challenged(self, exchange: Exchange, identity: bytes, raised: AuthError) -> Answer:
         # The challenge lets the client step up; the body names the request it is about.
         status, headers, _ = self._challenge.response(raised, exchange.target)
@@ -102,19 +130,3 @@ def as_refusal(raised: AuthError) -> Refused:
     if isinstance(raised, InsufficientScope):
         code, data = INSUFFICIENT_SCOPE, {"scopes": raised.scopes}
     return Refused(code, raised.description or "Not authorized", data=data)
-
-
-def without_answer(raised: BaseException, *, modern: bool) -> Refused:
-    """The refusal for one of UNANSWERED, in JSON-RPC."""
-    if isinstance(raised, ProtocolError):
-        status = 400 if raised.code == INVALID_PARAMS else 200
-        return Refused(raised.code, raised.message, data=raised.data, status=status)
-    if isinstance(raised, InputNeeded):
-        # Asked where nobody could have answered; whoever asked did not look.
-        raised = MissingCapability(required_by(raised.requests))
-    assert isinstance(raised, MissingCapability)  # noqa: S101  # there are three
-    if not modern:
-        return Refused(INVALID_REQUEST, str(raised))
-    # V-10, M-04: the client can be made to declare it.
-    data = {"requiredCapabilities": raised.required}
-    return Refused(MISSING_CAPABILITY, str(raised), data=data)

@@ -8,7 +8,7 @@ from msgspec import UNSET
 from gatepost.intake import Stopped
 from gatepost.mcp.calling import retry_key
 from gatepost.mcp.cancellation import Running, UntilCancelled
-from gatepost.mcp.conversation import Conversation, Desk
+from gatepost.mcp.conversation import Conversation, Desk, PageFirst
 from gatepost.mcp.ear import Ear
 from gatepost.mcp.era import BATCHING
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange
@@ -149,7 +149,7 @@ class Handshake:
         retry = retry_key(exchange.headers, params)
         ask = Ask(caller, exchange.request_id, session.version, params, client, session, retry)
         handled = _handled(method, method.handler(self._server, ask), session.version)
-        return await UntilCancelled(self._running, ear, handled)
+        return await UntilCancelled(self._running, ear, client.answered(handled))
 
     async def notify(self, message: Message, room: Room) -> Answer:
         """Take a notification of a session; only a cancellation means anything here."""
@@ -220,6 +220,8 @@ async def _handled(method: Method, work: Awaitable[bytes], version: str) -> byte
         return await work
     except ProtocolError as told:
         raise Refused(told.code, told.message, data=told.data) from None
+    except PageFirst as page:
+        raise page.refusal from None
     except MissingCapability as missing:
         if method.name != "tools/call":
             raise Refused(INVALID_REQUEST, f"This {missing}") from None

@@ -55,7 +55,7 @@ async def run(server: Server, keeper: Keeper, ask: Ask, call: Call) -> Outcome |
     errand = Errand(ask.client, _capabilities(ask.params))
     work = asyncio.create_task(server.runner.run(_replace(call, client=errand, lasting=True)))
     work.add_done_callback(lambda _: errand.turn.set())
-    accepted = False
+    accepted, why = False, ""
     try:
         await Within(server.runner.allowed_s(call.caller), errand.turn.wait())
         if work.done():
@@ -65,15 +65,19 @@ async def run(server: Server, keeper: Keeper, ask: Ask, call: Call) -> Outcome |
         return record
     except DeadlinePassed:
         return Outcome(failure=Failure("timeout", TOKEN_OVER))
+    except asyncio.CancelledError as cancelled:
+        why = next(iter(cancelled.args), "")
+        raise
     finally:
         if not accepted:
-            await _end(work)
+            await _end(work, why)
 
 
-async def _end(work: asyncio.Task[Outcome]) -> None:
+async def _end(work: asyncio.Task[Outcome], why: str) -> None:
     """Take the work back; whatever comes of it is nobody's."""
     if not work.done():
-        work.cancel()
+        # A broken connection is another reason than a change of mind, and stays one.
+        work.cancel(why)
         await asyncio.wait({work})
         if not work.cancelled():
             work.exception()
