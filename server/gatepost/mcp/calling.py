@@ -26,10 +26,10 @@ async def call_tool(server: Server, ask: Ask) -> bytes:
         retry=ask.retry,
     )
     try:
-        if server.tasks is not None and call.tool in server.lengthy:
-            outcome = await tasks.run(server, server.tasks, ask, call)
+        if call.tool in server.lengthy:
+            outcome = await tasks.run(server, ask, call)
             if isinstance(outcome, TaskRecord):
-                return tasks.created(server, server.tasks, outcome)
+                return tasks.created(server, outcome)
         else:
             outcome = await server.runner.run(call)
     except UnknownTool as unknown:

@@ -95,20 +95,12 @@ class Replies:
     ) -> Answer:
         """One of UNANSWERED, in JSON-RPC."""
         try:
-            if isinstance(raised, ProtocolError):
-                status = 400 if raised.code == INVALID_PARAMS else 200
-                raise Refused(raised.code, raised.message, data=raised.data, status=status)
-            if isinstance(raised, InputNeeded):
-                if questions is not None:
-                    return Answer(200, result(identity, questions(raised)))
-                # Asked where nobody could have answered; whoever asked did not look.
-                raised = MissingCapability(required_by(raised.requests))
-            # V-10, M-04: the client can be made to declare it.
-            code = MISSING_CAPABILITY if self._modern else INVALID_REQUEST
-            data = {"requiredCapabilities": getattr(raised, "required", {})}
-            raise Refused(code, f"This {raised}", data=data if self._modern else None)
-        except Refused as refusal:
-            return self.refused(identity, refusal)
+            if isinstance(raised, InputNeeded) and questions is not None:
+                return Answer(200, result(identity, questions(raised)))
+            refusal = without_answer(raised, modern=self._modern)
+        except Refused as too_much:
+            refusal = too_much
+        return self.refused(identity, refusal)
 
     def _challenged(self, exchange: Exchange, identity: bytes, raised: AuthError) -> Answer:
         # The challenge lets the client step up; the body names the request it is about.
@@ -130,3 +122,17 @@ def as_refusal(raised: AuthError) -> Refused:
     if isinstance(raised, InsufficientScope):
         code, data = INSUFFICIENT_SCOPE, {"scopes": raised.scopes}
     return Refused(code, raised.description or "Not authorized", data=data)
+
+
+def without_answer(raised: BaseException, *, modern: bool) -> Refused:
+    """One of UNANSWERED, as the error it is where no question can be asked."""
+    if isinstance(raised, ProtocolError):
+        status = 400 if raised.code == INVALID_PARAMS else 200
+        return Refused(raised.code, raised.message, data=raised.data, status=status)
+    if isinstance(raised, InputNeeded):
+        # Asked where nobody could have answered; whoever asked did not look.
+        raised = MissingCapability(required_by(raised.requests))
+    # V-10, M-04: the client can be made to declare it.
+    data = {"requiredCapabilities": getattr(raised, "required", {})}
+    code = MISSING_CAPABILITY if modern else INVALID_REQUEST
+    return Refused(code, f"This {raised}", data=data if modern else None)

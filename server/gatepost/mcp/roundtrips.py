@@ -19,6 +19,7 @@ from msgspec import UNSET, Raw
 from gatepost.mcp.interaction import Audience, log_level, progress_token
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Refused
 from gatepost.mcp.params import NO_META, Params
+from gatepost.mcp.questions import digest
 from gatepost.mcp.server import Server
 from gatepost.mcp.stream import Stream
 from gatepost.tools.asking import Malformed, Unfit, check_answer
@@ -101,7 +102,7 @@ class Rounds(Audience):
     def remember(self) -> None:
         """Take in what came from earlier rounds; raises Refused for what cannot be taken."""
         params = self._params
-        responses = {} if params.input_responses is UNSET else _responses(params.input_responses)
+        responses = {} if params.input_responses is UNSET else responses_of(params.input_responses)
         if params.request_state is UNSET:
             self._given = {key: Given(None, raw) for key, raw in responses.items()}
             return
@@ -140,7 +141,7 @@ class Rounds(Audience):
     def _answer(self, key: str, request: InputRequest) -> Mapping[str, Any] | None:
         kept = {other: given for other, given in self._given.items() if other != key}
         given, self._given = self._given.get(key), kept
-        question = _told(request)
+        question = digest(request)
         if given is None or given.question not in (None, question):
             return None
         try:
@@ -173,7 +174,7 @@ class Rounds(Audience):
         state = State(
             self._round + 1,
             self._server.runner.clock() + STATE_LASTS_S,
-            {key: _told(request) for key, request in requests.items()},
+            {key: digest(request) for key, request in requests.items()},
             {key: given for key, given in self._given.items() if given.question is not None},
         )
         payload = _encode(state)
@@ -212,7 +213,8 @@ def is_retry(params: Params) -> bool:
     return not (params.input_responses is UNSET and params.request_state is UNSET)
 
 
-def _responses(raw: Raw) -> dict[str, Raw]:
+def responses_of(raw: Raw) -> dict[str, Raw]:
+    """The answers of a request by their keys; raises Refused."""
     if len(raw) > MOST_RESPONSE_BYTES:
         message = f"inputResponses is larger than {MOST_RESPONSE_BYTES} bytes"
         raise Refused(INVALID_PARAMS, message)
@@ -223,18 +225,6 @@ def _responses(raw: Raw) -> dict[str, Raw]:
     if len(responses) > MOST_RESPONSES:
         raise Refused(INVALID_PARAMS, f"inputResponses holds more than {MOST_RESPONSES} answers")
     return responses
-
-
-def _told(request: InputRequest) -> str:
-    """
-    What tells a question from another.
-
-    Only of what a person decides: a yes to "Delete 3 files?" is none to "Delete 300 files?". What
-    a model is asked may have the time of day in it.
-    """
-    if request.method != "elicitation/create":
-        return ""
-    return hashlib.sha256(_encode(request, order="deterministic")).hexdigest()[:32]
 
 
 def _canonical(raw: Raw) -> bytes:
