@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from bench import contestants, hotspots, issuer, report, rounds, tokens, workload, wrk
+from bench import contestants, hotspots, issuer, listen, report, rounds, tokens, workload, wrk
 from bench.contestants import Contestant
 from bench.process import Cores, this_machine
 from bench.rounds import Bench, Plan
@@ -30,6 +30,10 @@ def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
         "--only", action="append", default=[], help="a server or a workload; repeat"
     )
     parser.add_argument("--fresh", type=int, help="size of the pool of never-seen tokens")
+    parser.add_argument(
+        "--listen", action="store_true", help="what open streams cost, instead of calls"
+    )
+    parser.add_argument("--streams", type=int, default=10_000, help="how many of them (10000)")
     parser.add_argument("--profile", action="store_true", help="where Gatepost's time goes")
     return parser.parse_args(values)
 
@@ -87,19 +91,22 @@ def execute(options: argparse.Namespace, wanted: Plan) -> int:
     busy = os.getloadavg()[0]
     if busy > 0.5:
         print(f"load average {busy:.1f}: this machine is busy; trust ratios, not microseconds")
-    ports = free_ports([each.name for each in contestants.CONTESTANTS])
+    ports = free_ports([each.name for each in (*contestants.CONTESTANTS, listen.SSE)])
     resource = f"http://127.0.0.1:{ports['gatepost']}{workload.PATH}"
     asked = {name for each in wanted.contestants for name in wanted.workloads(each, 1)}
     with tempfile.TemporaryDirectory(prefix="bench-") as place, issuer.running() as origin:
         folder = Path(place)
         mint = tokens.Mint.create(origin.url, resource)
         origin.key_set = mint.key_set
-        fresh = (options.fresh or FRESH_A_SECOND * wanted.seconds) if "fresh" in asked else 0
+        calls_only = options.listen or "fresh" not in asked
+        fresh = 0 if calls_only else options.fresh or FRESH_A_SECOND * wanted.seconds
         print(f"minting {fresh + 1001} tokens ...", flush=True)
         purse = tokens.Purse.fill(mint, folder, fresh=fresh)
         # Not before the tokens are minted, which every core may help with.
         cores.pin_load(0)
         bench = Bench(folder, origin, resource, purse, cores, ports)
+        if options.listen:
+            return listened(options, bench, mint)
         if options.profile:
             for what in workload.named(sorted(asked)):
                 for server in profiled(options):
@@ -109,10 +116,24 @@ def execute(options: argparse.Namespace, wanted: Plan) -> int:
     print(f"\n{report.render(results, wanted.contestants)}\n")
     path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}.json"
     report.save(results, this_machine(), path)
-    print(
-        f"Every sample: {path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path}"
-    )
+    print(f"Every sample: {shown(path)}")
     return 0
+
+
+def listened(options: argparse.Namespace, bench: Bench, mint: tokens.Mint) -> int:
+    """Open the streams, print, save."""
+    idle_s = 5 if options.quick else 20
+    costs = listen.run(bench, mint, options.streams, idle_s, lambda line: print(line, flush=True))
+    print(f"\n{listen.render(costs)}\n")
+    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-listen.json"
+    listen.save(costs, this_machine(), path)
+    print(f"Every figure: {shown(path)}")
+    return 0
+
+
+def shown(path: Path) -> Path:
+    """A path as short as it can be said from here."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
 
 
 def main(values: Sequence[str] | None = None) -> int:

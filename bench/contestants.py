@@ -84,7 +84,11 @@ def source_path(*folders: Path) -> dict[str, str]:
 
 def shipped(settings: Settings, folder: Path) -> Launch:
     """`gatepost serve` with a configuration file, nothing switched off but the flood limit."""
-    config = gatepost.write_config(settings, folder)
+    return serve(gatepost.write_config(settings, folder))
+
+
+def serve(config: Path) -> Launch:
+    """`gatepost serve` with this file."""
     command = [sys.executable, "-m", "gatepost", "serve", "--config", str(config)]
     roots = [ROOT / name for name in ("authz", "server", "keys")]
     return Launch(command, source_path(*roots))

@@ -1,6 +1,7 @@
 """Gatepost's configuration for the comparison, and the tools that make its list long."""
 
 import json
+from collections.abc import Sequence
 from pathlib import Path
 
 from bench.servers.settings import Settings
@@ -26,6 +27,9 @@ create_on_first_use = true
 [tools]
 load = {load}
 packs = ["demo"]
+
+[storage]
+database = "memory:"
 
 [workspace]
 root = {workspaces}
@@ -59,13 +63,13 @@ async def tool_{number:03}(
 '''
 
 
-def write_config(settings: Settings, folder: Path) -> Path:
-    """Write configuration and tools into *folder*; the path for `--config`."""
+def write_config(settings: Settings, folder: Path, *, more: Sequence[Path] = ()) -> Path:
+    """Write configuration and tools into *folder*, naming *more* tools; the path for `--config`."""
     fillers = range(DEMO_TOOLS, settings.tools)
     if fillers:
         tools = HEAD + "".join(FILLER.format(number=number) for number in fillers)
         (folder / "fillers.py").write_text(tools, encoding="utf-8")
-    load = [str(folder / "fillers.py")] if fillers else []
+    load = [*map(str, more), *([str(folder / "fillers.py")] if fillers else [])]
     text = CONFIG.format(
         resource=settings.resource,
         port=settings.port,

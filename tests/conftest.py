@@ -1,10 +1,12 @@
 """Fixtures that every test may use, and the list of requirements that tests name."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 from hypothesis import HealthCheck, settings
 
+from gatepost.stores.sql.records import migrate
 from tests.support.postgres import Postgres
 from tests.support.valkey import Valkey
 
@@ -59,6 +61,21 @@ def postgres_server() -> Iterator[Postgres]:
 def postgres(postgres_server: Postgres) -> Iterator[str]:
     """The URL of an empty PostgreSQL database that is this test's alone."""
     with postgres_server.database() as url:
+        yield url
+
+
+@pytest.fixture(scope="session")
+def postgres_template(postgres_server: Postgres) -> Iterator[str]:
+    """The name of a database with our tables in it, to be copied."""
+    with postgres_server.database() as url:
+        asyncio.run(migrate(url))
+        yield url.rpartition("/")[2]
+
+
+@pytest.fixture
+def migrated_postgres(postgres_server: Postgres, postgres_template: str) -> Iterator[str]:
+    """The URL of a PostgreSQL database of this test's own that a server can use at once."""
+    with postgres_server.database(like=postgres_template) as url:
         yield url
 
 

@@ -140,6 +140,7 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
         page_size=config.mcp.page_size,
         feed=services.feed,
         streams=services.streams,
+        keeper=services.keeper,
     )
     return Endpoint(
         server,
@@ -147,7 +148,12 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
         resource=resource,
         sessions=Sessions(services.keyring),
         suspended=frozenset(config.tenancy.suspended),
-        limits=BodyLimits(config.limits.max_body_bytes, config.limits.body_timeout_s),
+        limits=BodyLimits(
+            config.limits.max_body_bytes,
+            config.limits.body_timeout_s,
+            config.limits.questions_per_caller,
+            config.limits.question_timeout_s,
+        ),
     )
 
 
@@ -253,9 +259,9 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await respond(send, 404, _NOT_FOUND)
 
 
-def health() -> bytes:
+async def health() -> tuple[int, bytes]:
     """What `/health` says."""
-    return _HEALTH
+    return 200, _HEALTH
 
 
 def version() -> str:

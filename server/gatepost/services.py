@@ -3,22 +3,25 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
+from gatepost import storage
 from gatepost.changes import Feed
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.edge.flood import Flood
 from gatepost.guard.limits import Limits
+from gatepost.guard.once import Once, Runs
 from gatepost.keyring import KeyRing
+from gatepost.mcp.keeper import Keeper
+from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.revocation import known_tenants, losers
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
 from gatepost.stores.bucket import Buckets
-from gatepost.stores.memory import MemoryRecords, MemoryRelay
 from gatepost.streams import Streams
 from gatepost.telemetry.access import AccessLog
 from gatepost.tools.api import Call, CallContext, Tool
@@ -68,6 +71,8 @@ class Services:
     ) -> None:
         self.records = records
         self.relay = relay
+        self.watch = storage.Watch(records, relay)
+        self.runs = Runs(records, relay)
         self.feed = Feed(relay)
         self.streams = Streams(
             most=config.limits.listen_streams,
@@ -81,6 +86,7 @@ class Services:
         self.buckets = Buckets()
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(config.log.format, enabled=config.log.level in {"debug", "info"})
+        self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
         self._introspectors: list[Introspectors] = []
         self._config: Config | None = None
         self.apply(config, toolbox)
@@ -117,11 +123,20 @@ class Services:
         self.keys.retain([trusted.settings.issuer for trusted in issuers.issuers])
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
+        self.keeper.ledger.terms = Terms(**msgspec.structs.asdict(config.tasks))
+        self.keeper.suspended = frozenset(config.tenancy.suspended)
+        self.keeper.end(lambda caller: caller.tenant_id in config.tenancy.suspended)
         self.tenants_apart = TENANT in config.resource
 
     def _stages(self, config: Config) -> list[Stage]:
         """What happens around a call, outermost first."""
-        stages: list[Stage] = []
+        settings = config.tools
+        stages: list[Stage] = [
+            # Around the others: a retried call spends nothing and asks nobody a second time.
+            Once(
+                self.runs, timeout_s=settings.timeout_s, max_result_bytes=settings.max_result_bytes
+            )
+        ]
         rate = config.limits.requests_per_second
         if rate:
             stages.append(
@@ -164,13 +179,24 @@ class Services:
             correlation=call.correlation,
         )
 
+    def drain(self, within_s: float) -> None:
+        """A stop has begun: end who only listens, and let tasks finish for so long."""
+        self.streams.close()
+        self.keeper.drain(within_s)
+
     def warm(self) -> None:
         """Begin to fetch the issuers' keys, so that the first request need not wait for them."""
         self.keys.warm(self.issuers.issuers)
 
-    def readiness(self, *, insecure_dev_auth: bool) -> bytes:
-        """What `/readyz` says: which issuers' keys are at hand; no secret, nothing of a caller."""
-        told: dict[str, object] = {"status": "ok"}
+    async def readiness(self, *, insecure_dev_auth: bool) -> tuple[int, bytes]:
+        """
+        What `/readyz` says: which stores answer and which issuers' keys are at hand.
+
+        No secret, nothing of a caller.
+        """
+        stores = await self.watch.states()
+        ready = all(state == "ok" for state in stores.values())
+        told: dict[str, object] = {"status": "ok" if ready else "unavailable", "stores": stores}
         if insecure_dev_auth:
             told["insecure_dev_auth"] = True
         states = [(one.settings.issuer, self.keys.state_of(one)) for one in self.issuers.issuers]
@@ -179,29 +205,37 @@ class Services:
             told["issuers"] = Counter(state for _, state in states)
         else:
             told["issuers"] = [{"issuer": issuer, "keys": state} for issuer, state in states]
-        return msgspec.json.encode(told)
+        return 200 if ready else 503, msgspec.json.encode(told)
 
     async def aclose(self) -> None:
-        """Close what was opened, the log last, so that it has the last requests."""
+        """Close what was made here, the log last, so that it has the last requests."""
+        await self.keeper.aclose()
+        await self.runs.aclose()  # first: what still runs uses the rest
         for introspectors in self._introspectors:
             await introspectors.aclose()
         await self.keys.aclose()
         await self.fetcher.aclose()
         self.workspaces.close()
         await self.feed.aclose()
-        await self.relay.aclose()
-        await self.records.aclose()
         await self.log.aclose()
 
 
 @asynccontextmanager
 async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIterator[Services]:
-    """The services of a configuration without errors; nothing is fetched yet."""
-    services = Services(config, toolbox, keyring, records=MemoryRecords(), relay=MemoryRelay())
-    try:
+    """
+    The services of a configuration without errors; nothing is fetched yet.
+
+    Raises StoreRefused and StoreUnavailable.
+    """
+    records, relay = await storage.opened(config.storage)
+    async with AsyncExitStack() as closing:
+        closing.push_async_callback(records.aclose)
+        closing.push_async_callback(relay.aclose)
+        services = Services(config, toolbox, keyring, records=records, relay=relay)
+        closing.push_async_callback(services.aclose)
+        services.keeper.start()
+        await closing.enter_async_context(storage.sweeping(records))
         yield services
-    finally:
-        await services.aclose()
 
 
 def keyring_of(config: Config) -> KeyRing:

@@ -75,9 +75,15 @@ class StorageSettings(Settings, frozen=True, kw_only=True):
     """Where the server keeps what outlives a request."""
 
     database: str = "sqlite:///gatepost.db"
-    """`sqlite:///PATH`, `postgresql://…`, or `memory:`, which forgets everything at the end."""
+    """
+    `sqlite:///PATH`, `postgresql://…`, or `memory:`, which forgets everything at the end. Or where
+    that stands, as `env:NAME` or `file:PATH`: production accepts no password in this file.
+    """
     shared: str = ""
-    """`redis://…` of a Valkey or Redis that connects several processes; one process needs none."""
+    """
+    `redis://…` of a Valkey or Redis (from 7) that connects several processes, or where that stands,
+    as `env:NAME` or `file:PATH`; one process needs none.
+    """
 
 
 class WorkspaceSettings(Settings, frozen=True, kw_only=True):
@@ -98,6 +104,19 @@ class ToolsSettings(Settings, frozen=True, kw_only=True):
     """Seconds a tool may run when it declares no limit of its own."""
     max_result_bytes: int = 4_000_000
     """The size at which an outcome is cut, saying so."""
+
+
+class TasksSettings(Settings, frozen=True, kw_only=True):
+    """What calls get that go on as tasks (`task_support` of a tool)."""
+
+    ttl_s: float = 3600.0
+    """Seconds that a task can be looked at, beyond the time its tool may run."""
+    poll_interval_s: float = 1.0
+    """Seconds that a client is asked to wait between two looks at a task."""
+    max_per_caller: int = 32
+    """Tasks of one caller that may be under way."""
+    lease_s: float = 20.0
+    """Seconds after which another process takes up the task of one that says nothing."""
 
 
 class McpSettings(Settings, frozen=True, kw_only=True):
@@ -127,7 +146,12 @@ class LimitsSettings(Settings, frozen=True, kw_only=True):
     listen_streams: int = 20_000
     """Streams of changes that one process holds open; beyond it, listening is refused."""
     listen_streams_per_caller: int = 50
-    """Streams of changes that one caller may hold open at one process."""
+    """Streams of changes that one caller may hold open at one process; with them count answers
+    that an older revision gets as a stream."""
+    questions_per_caller: int = 20
+    """Questions to people and clients (older revisions) that may wait for one caller's answer."""
+    question_timeout_s: float = 300.0
+    """Seconds that such a question waits; the tool's own time stands still meanwhile."""
 
 
 class LogSettings(Settings, frozen=True, kw_only=True):
@@ -158,6 +182,7 @@ class Config(Settings, frozen=True, kw_only=True):
     workspace: WorkspaceSettings = WorkspaceSettings()
     tools: ToolsSettings = ToolsSettings()
     mcp: McpSettings = McpSettings()
+    tasks: TasksSettings = TasksSettings()
     limits: LimitsSettings = LimitsSettings()
     log: LogSettings = LogSettings()
 

@@ -3,7 +3,7 @@
 import asyncio
 import time
 from collections import Counter, OrderedDict
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from typing import Protocol
 
 from gatepost_authz.caller import TenantContext
@@ -69,6 +69,9 @@ class Streams:
     def __len__(self) -> int:
         return len(self._held)
 
+    def __iter__(self) -> Iterator[Held]:
+        return iter(tuple(self._held))
+
     def enter(self, stream: Held) -> None:
         """Hold a stream; raises TooMany or Closing."""
         if self._closing:
@@ -107,7 +110,7 @@ class Streams:
 
     def end(self, which: Callable[[TenantContext], bool]) -> None:
         """End the streams of these callers."""
-        for stream in tuple(self._held):
+        for stream in self:
             if which(stream.caller):
                 stream.end()
 
@@ -121,20 +124,33 @@ class Streams:
         return caller.expires_at <= self._clock()
 
     def _wake_some(self) -> None:
-        for _ in range(min(len(self._to_wake), WOKEN_AT_ONCE)):
-            self._to_wake.popitem(last=False)[0].wake()
+        some = [
+            self._to_wake.popitem(last=False)[0]
+            for _ in range(min(len(self._to_wake), WOKEN_AT_ONCE))
+        ]
         if self._to_wake:
             asyncio.get_running_loop().call_soon(self._wake_some)
+        for stream in some:
+            stream.wake()
 
-    def _wait(self) -> None:
-        loop = asyncio.get_running_loop()
-        self._timer = loop.call_later(1 / BEATS_A_SECOND, self._beat)
+    @property
+    def steps(self) -> int:
+        """How many times `look` goes until every stream had its turn."""
+        return len(self._ring)
 
-    def _beat(self) -> None:
+    def look(self) -> None:
+        """The next few streams show that they live, or end with their token."""
         self._turn = (self._turn + 1) % len(self._ring)
         for stream in tuple(self._ring[self._turn]):
             if self.is_over(stream.caller):
                 stream.end()
             else:
                 stream.beat()
+
+    def _wait(self) -> None:
+        loop = asyncio.get_running_loop()
+        self._timer = loop.call_later(1 / BEATS_A_SECOND, self._tick)
+
+    def _tick(self) -> None:
         self._wait()
+        self.look()

@@ -11,6 +11,7 @@ from contextlib import contextmanager
 from pathlib import Path
 
 from gatepost.tools.api import ToolFailure
+from gatepost.tools.surroundings import File
 
 SHOWN_ROOT = "/workspace/"
 """How tools show the directory; a path may be written with it or relative to it."""
@@ -72,6 +73,30 @@ class TenantWorkspace:
     async def read(self, path: str, *, limit: int) -> bytes:
         """Read a file of at most *limit* bytes; ToolFailure when it is missing or larger."""
         return await asyncio.to_thread(self._read, parts_of(path), limit)
+
+    async def files(self, *, limit: int) -> list[File]:
+        """
+        The plain files there are, sorted by path; at most *limit* of them.
+
+        Links are not followed, and what is being written and what no tool could name are left out.
+        """
+        return await asyncio.to_thread(self._files, limit)
+
+    def _files(self, limit: int) -> list[File]:
+        found: list[File] = []
+        todo: list[tuple[str, ...]] = [()]
+        while todo and len(found) < limit:
+            parts = todo.pop()
+            try:
+                with self._folder(parts, make=False) as folder, os.scandir(folder) as entries:
+                    below = sorted((one for one in entries if _is_listed(one, parts)), key=_name)
+                    found += [_file(one, parts) for one in below if one.is_file(**_HERE)]
+                    # The first folder comes off the end first.
+                    folders = [one.name for one in reversed(below) if one.is_dir(**_HERE)]
+                    todo += [(*parts, name) for name in folders]
+            except FileNotFoundError:
+                continue  # nothing written yet, or gone while we walk
+        return sorted(found, key=lambda file: file.path)[:limit]
 
     def _write(self, parts: tuple[str, ...], data: bytes) -> None:
         with _explained(parts), self._folder(parts[:-1], make=True) as folder:
@@ -157,6 +182,23 @@ def _problem(path: str) -> str | None:
     if size > PATH_BYTES or len(names) > DEPTH or any(len(n.encode()) > NAME_BYTES for n in names):
         return "is too long"
     return None
+
+
+_HERE = {"follow_symlinks": False}
+
+
+def _name(entry: os.DirEntry[str]) -> str:
+    return entry.name
+
+
+def _is_listed(entry: os.DirEntry[str], parts: tuple[str, ...]) -> bool:
+    partial = entry.name.startswith(".") and entry.name.endswith(".partial")
+    return not partial and _problem("/".join((*parts, entry.name))) is None
+
+
+def _file(entry: os.DirEntry[str], parts: tuple[str, ...]) -> File:
+    status = entry.stat(**_HERE)
+    return File("/".join((*parts, entry.name)), status.st_size, status.st_mtime)
 
 
 def _make_folder(name: str, parent: int) -> None:

@@ -266,17 +266,45 @@ async def test_de_11_a_notification_is_accepted_and_never_answered(client: Clien
     assert "id" not in unserved.json
 
 
-@pytest.mark.requirement("DE-12", "DE-13", "S-01", "S-09", "T-01")
+@pytest.mark.requirement("DE-12", "DE-13", "T-01")
 @pytest.mark.parametrize("verb", ["GET", "DELETE", "PUT", "HEAD", "PATCH"])
-@pytest.mark.parametrize("version", [VERSION, "2025-11-25"])
-async def test_de_12_de_13_only_post_is_served(client: Client, verb: str, version: str) -> None:
-    """No stream to open and no session to end: 405 says what is allowed instead."""
+@pytest.mark.parametrize("version", [VERSION, "2030-01-01"])
+async def test_de_12_de_13_a_modern_request_is_a_post(
+    client: Client, verb: str, version: str
+) -> None:
+    """No stream to open and no session to end there, whatever session is named beside it."""
     session = await client.open()
     headers = [("mcp-protocol-version", version), ("mcp-session-id", session)]
     response = await client.send(b"", headers, verb=verb)
 
     assert (response.status, response.headers["allow"]) == (405, "POST")
     assert response.json["error"]["code"] == -32600
+    assert (await client.within(session, message("ping"))).status == 200
+
+
+@pytest.mark.requirement("DE-12", "DE-13", "S-01")
+@pytest.mark.parametrize("verb", ["PUT", "HEAD", "PATCH"])
+async def test_de_12_de_13_a_session_has_three_verbs(client: Client, verb: str) -> None:
+    """What else there is in HTTP changes nothing."""
+    response = await client.send(b"", [("mcp-session-id", await client.open())], verb=verb)
+
+    assert (response.status, response.headers["allow"]) == (405, "GET, POST, DELETE")
+
+
+@pytest.mark.requirement("DE-12", "DE-13", "DE-07", "S-15", "S-16")
+@pytest.mark.parametrize("verb", ["GET", "DELETE"])
+async def test_de_12_de_13_both_need_a_session_that_lives(client: Client, verb: str) -> None:
+    """None is named: 400. An unknown, or somebody else's: 404, and that one lives on."""
+    session = await client.open()
+    none = await client.send(b"", [], verb=verb)
+    unknown = await client.send(b"", [("mcp-session-id", "invented")], verb=verb)
+    client.caller = a_caller(subject="bob")
+    stolen = await client.send(b"", [("mcp-session-id", session)], verb=verb)
+    client.caller = a_caller()
+
+    assert none.error == (400, -32600)
+    assert unknown.error == (404, -32600)
+    assert (stolen.status, stolen.body) == (unknown.status, unknown.body)
     assert (await client.within(session, message("ping"))).status == 200
 
 

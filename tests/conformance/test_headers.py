@@ -6,6 +6,7 @@ import pytest
 from pydantic import Field
 
 from gatepost import CallContext, Pack
+from tests.support import offers
 from tests.support.mcp import JSON, META, VERSION, Client, a_caller, message
 
 pack = Pack("mirrored")
@@ -259,3 +260,24 @@ def test_nested_declarations_are_found_and_doubled_ones_refused() -> None:
 
 async def never(ctx: CallContext, arguments: Any) -> Any:
     raise AssertionError
+
+
+MIRRORED = [
+    ("resources/read", {"uri": "library://rules"}, "params.uri"),
+    ("prompts/get", {"name": "illustrated"}, "params.name"),
+]
+
+
+@pytest.mark.requirement("H-03")
+@pytest.mark.parametrize(("method", "params", "member"), MIRRORED)
+async def test_h_03_mcp_name_repeats_what_is_read_or_filled_in(
+    method: str, params: dict[str, str], member: str
+) -> None:
+    """A URI or a name; missing or different is refused, also when something of it exists."""
+    client = Client(offers.pack.offers)
+
+    assert (await client.ask(method, params)).status == 200
+    for changed in ({"mcp_name": "library://cover"}, {"drop": ("mcp-name",)}):
+        response = await client.ask(method, params, **changed)  # type: ignore[arg-type]
+        assert response.error == (400, -32020)
+        assert response.json["error"]["message"] == f"Mcp-Name does not match {member}"

@@ -64,7 +64,14 @@ async def test_discovery_says_what_is_served(client: Client) -> None:
     assert result == {
         "resultType": "complete",
         "supportedVersions": [VERSION, "2025-11-25", "2025-06-18", "2025-03-26"],
-        "capabilities": {"tools": {"listChanged": True}},
+        "capabilities": {
+            "logging": {},
+            "tools": {"listChanged": True},
+            "extensions": {
+                "io.modelcontextprotocol/oauth-client-credentials": {},
+                "io.modelcontextprotocol/enterprise-managed-authorization": {},
+            },
+        },
         "ttlMs": 300_000,
         "cacheScope": "private",
         "_meta": {SERVER: {"name": "gatepost", "version": "1.0"}},

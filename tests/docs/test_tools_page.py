@@ -9,11 +9,14 @@ import pytest
 
 from gatepost.packs import BUILT_IN
 from gatepost.tools.api import Tool
+from gatepost.tools.document import ResourceOptions
+from gatepost.tools.function import Options as CommonOptions
 from gatepost.tools.pack import Options, Pack
 from tests.support.mcp import Client, a_caller
 
 PAGE = (Path(__file__).parents[2] / "docs/tools.md").read_text(encoding="utf-8")
 HEADINGS = re.findall(r"^### `(\w+)`$", PAGE, re.MULTILINE)
+OTHERS = re.findall(r"^### (?:Resource|Prompt) `(.+)`$", PAGE, re.MULTILINE)
 SECTIONS = dict(re.findall(r"^### `(\w+)`$(.*?)(?=^##|\Z)", PAGE, re.MULTILINE | re.DOTALL))
 
 
@@ -27,6 +30,19 @@ def test_every_tool_has_a_heading_and_every_heading_a_tool() -> None:
     assert sorted(HEADINGS) == sorted(shipped())
 
 
+def test_every_resource_and_prompt_has_a_heading() -> None:
+    """By URI and by name, with the scopes it needs."""
+    packs: list[Pack] = [import_module(module).pack for module in BUILT_IN.values()]
+    offers = [one for pack in packs for one in pack.offers if not isinstance(one, Tool)]
+    sections = dict(
+        re.findall(r"^### (?:Resource|Prompt) `([^`]+)`$(.*?)(?=^##|\Z)", PAGE, re.M | re.DOTALL)
+    )
+
+    assert sorted(OTHERS) == sorted(one.key for one in offers)
+    for one in offers:
+        assert all(f"`{scope}`" in sections[one.key] for scope in one.scopes)
+
+
 @pytest.mark.parametrize("name", HEADINGS)
 def test_a_section_names_arguments_and_scopes(name: str) -> None:
     """All of them, as they really are."""
@@ -37,20 +53,38 @@ def test_a_section_names_arguments_and_scopes(name: str) -> None:
     assert ("read-only" in section) == bool(tool.annotations.read_only_hint)
 
 
-def test_every_option_of_the_decorator_is_in_the_table() -> None:
+def table(heading: str) -> set[str]:
+    """The options in the table below a heading."""
+    section = PAGE.split(f"\n## {heading}\n")[1].split("\n## ")[0]
+    rows = "".join(re.findall(r"^\| (`.*?) \|", section, re.MULTILINE))
+    return set(re.findall(r"`(\w+)`", rows))
+
+
+@pytest.mark.parametrize(
+    ("heading", "options"),
+    [
+        ("A tool of your own", Options),
+        ("Resources of your own", ResourceOptions),
+        ("Prompts of your own", CommonOptions),
+    ],
+)
+def test_every_option_of_the_decorators_is_in_a_table(heading: str, options: type) -> None:
     """An option nobody can read about does not exist."""
-    rows = "".join(re.findall(r"^\| (`.*?) \|", PAGE.split("## A tool of your own")[1], re.M))
-
-    assert set(re.findall(r"`(\w+)`", rows)) == {*get_type_hints(Options), "name"}
+    assert table(heading) == {*get_type_hints(options), "name"}
 
 
-async def test_the_example_works() -> None:
+def example(number: int) -> Pack:
+    """The pack of one of the page's examples, as it is."""
+    code = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)[number]
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(compile(code, "docs/tools.md", "exec"), names)  # noqa: S102  # our own page
+    pack: Pack = names["pack"]
+    return pack
+
+
+async def test_the_example_of_a_tool_works() -> None:
     """Copied from the page as it is."""
-    code = re.search(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
-    assert code is not None
-    names: dict[str, Any] = {"__name__": "invoices"}
-    exec(compile(code[1], "docs/tools.md", "exec"), names)  # noqa: S102  # our own page
-    client = Client(names["pack"].tools.values())
+    client = Client(example(0).offers)
     client.caller = a_caller(scopes=frozenset({"invoices:read"}))
 
     found = (await client.call("find_invoice", {"number": "2024-001"})).json["result"]
@@ -58,3 +92,31 @@ async def test_the_example_works() -> None:
 
     assert found["structuredContent"] == {"number": "2024-001", "total": 1250.0}
     assert missing["isError"] is True
+
+
+async def test_the_example_of_a_resource_works() -> None:
+    """Listed, read and completed."""
+    client = Client(example(1).offers)
+    client.caller = a_caller(scopes=frozenset({"reports:read"}))
+    listed = (await client.ask("resources/list")).json["result"]["resources"]
+    read = (await client.ask("resources/read", {"uri": "report://2025/q1"})).json["result"]
+    reference = {"type": "ref/resource", "uri": "report://{year}/{quarter}"}
+    params = {
+        "ref": reference,
+        "argument": {"name": "quarter", "value": "q"},
+        "context": {"arguments": {"year": "2025"}},
+    }
+    completed = (await client.ask("completion/complete", params)).json["result"]["completion"]
+
+    assert [one["uri"] for one in listed] == ["report://2025/q1", "report://2025/q2"]
+    assert read["contents"][0]["text"] == "vendor,amount\nacme,1250.0\n"
+    assert completed["values"] == ["q1", "q2"]
+
+
+async def test_the_example_of_a_prompt_works() -> None:
+    """With the argument in its text."""
+    client = Client(example(2).offers)
+    params = {"name": "compare_quarters", "arguments": {"first": "q1", "second": "q2"}}
+    messages = (await client.ask("prompts/get", params)).json["result"]["messages"]
+
+    assert "q1" in messages[-1]["content"]["text"]

@@ -9,7 +9,7 @@ from gatepost.tools.api import Call, Retry
 from gatepost.tools.retry import BadKey, retry_of
 from tests.server.exchange import HOST, ask
 from tests.server.front import Front
-from tests.support.mcp import JSON, META, VERSION, Client, message
+from tests.support.mcp import JSON, META, VERSION, Client, a_caller, message
 
 KEY, ID = b"idempotency-key", b"x-octopus-correlation-id"
 NAMED = "io.gatepost/idempotency-key"
@@ -96,6 +96,8 @@ async def test_both_eras_read_the_same_keys(
     """Header or `_meta`, with or without a session."""
     client = Seen()
     await client.ask("tools/call", CALL, meta=meta, **headers)
+    # Somebody else: the same caller's second call would not run.
+    client.caller = a_caller(subject="bob")
     session = await client.open()
     body = message("tools/call", {**CALL, "_meta": meta})
     await client.within(session, body, *headers.items())

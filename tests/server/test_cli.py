@@ -142,7 +142,9 @@ def test_check_is_content_with_a_good_file(tmp_path: Path) -> None:
     done = finished(run("check", cwd=tmp_path))
 
     assert (code_of(done), done.stderr) == (0, "")
-    assert done.stdout == "Fine: https://mcp.example.com/mcp, 1 issuer, 4 tools."
+    assert done.stdout == (
+        "Fine: https://mcp.example.com/mcp, 1 issuer, 4 tools, 2 resources, 1 prompt."
+    )
 
 
 def test_a_key_ring_is_made_and_rotated(tmp_path: Path) -> None:
@@ -160,7 +162,7 @@ def test_a_key_ring_is_made_and_rotated(tmp_path: Path) -> None:
 
 
 def test_tools_are_listed_for_people_and_programs(tmp_path: Path) -> None:
-    """The table and the JSON name the same tools, with scopes and schemas."""
+    """The table and the JSON name the same, with scopes and schemas; tools come first."""
     environment = {
         "GATEPOST_RESOURCE": "http://127.0.0.1:8000/mcp",
         "GATEPOST_MODE": "development",
@@ -171,10 +173,19 @@ def test_tools_are_listed_for_people_and_programs(tmp_path: Path) -> None:
     table = finished(run("tools", cwd=tmp_path, env=environment))
     data = json.loads(finished(run("tools", "--json", cwd=tmp_path, env=environment)).stdout)
 
-    assert [tool["name"] for tool in data] == ["count_slowly", "echo", "save_csv", "whoami"]
-    assert [line.split()[0] for line in table.stdout.splitlines()[1:]] == [
-        tool["name"] for tool in data
+    assert [(one["kind"], one["name"]) for one in data] == [
+        ("tool", "count_slowly"),
+        ("tool", "echo"),
+        ("tool", "save_csv"),
+        ("tool", "whoami"),
+        ("resource", "invoice_format"),
+        ("template", "workspace_file"),
+        ("prompt", "check_invoice"),
     ]
+    assert [line.split()[:2] for line in table.stdout.splitlines()[1:]] == [
+        [one.get("uri") or one.get("uriTemplate") or one["name"], one["kind"]] for one in data
+    ]
+    assert data[-1]["arguments"][0]["name"] == "path"
     save = next(tool for tool in data if tool["name"] == "save_csv")
     assert save["scopes"] == ["files:write"]
     assert save["inputSchema"]["required"]

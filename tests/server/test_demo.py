@@ -19,7 +19,7 @@ SEED_ROWS = [
 @pytest.fixture
 def client(tmp_path: Path) -> Iterator[Client]:
     workspaces = Workspaces(tmp_path)
-    yield Client(workspaces=workspaces)
+    yield Client(pack.offers, workspaces=workspaces)
     workspaces.close()
 
 
@@ -150,3 +150,82 @@ def test_every_demo_tool_says_what_it_does_to_the_world() -> None:
         assert tool.annotations.read_only_hint is not None
         assert tool.annotations.idempotent_hint is not None
         assert tool.annotations.open_world_hint is False
+
+
+async def read(client: Client, uri: str) -> dict[str, Any]:
+    contents: list[dict[str, Any]] = (await client.ask("resources/read", {"uri": uri})).json[
+        "result"
+    ]["contents"]
+    assert len(contents) == 1
+    return contents[0]
+
+
+READER = a_caller(scopes=frozenset({"files:read", "files:write"}))
+
+
+async def test_the_workspace_is_listed_read_and_completed(client: Client, tmp_path: Path) -> None:
+    """What a tool wrote is a resource at once; its name is encoded as a URI needs it."""
+    client.caller = READER
+    await result_of(client, "save_csv", filename="Jänner 24", rows=SEED_ROWS)
+    (tmp_path / "acme/logo.png").write_bytes(b"\x89PNG\xff")
+    listed = (await client.ask("resources/list")).json["result"]["resources"]
+    files = {one["name"]: one for one in listed if one["uri"].startswith("workspace://")}
+    reference = {"type": "ref/resource", "uri": "workspace://{+path}"}
+    argument = {"name": "path", "value": "J"}
+    completed = await client.ask("completion/complete", {"ref": reference, "argument": argument})
+
+    assert sorted(files) == ["Jänner 24.csv", "logo.png"]
+    assert files["Jänner 24.csv"]["uri"] == "workspace://J%C3%A4nner%2024.csv"
+    assert files["logo.png"]["size"] == 5
+    assert files["logo.png"]["annotations"]["lastModified"].endswith("Z")
+    assert (await read(client, "workspace://J%C3%A4nner%2024.csv"))["text"].startswith("date,")
+    assert (await read(client, "workspace://logo.png"))["mimeType"] == "image/png"
+    assert "blob" in await read(client, "workspace://logo.png")
+    assert completed.json["result"]["completion"]["values"] == ["Jänner 24.csv"]
+
+
+async def test_another_tenants_files_are_not_there(client: Client) -> None:
+    """Neither in the list, nor by their name, nor while one types it."""
+    client.caller = READER
+    await result_of(client, "save_csv", filename="secret", rows=[])
+    client.caller = a_caller(tenant_id="globex", scopes=READER.scopes)
+    listed = (await client.ask("resources/list")).json["result"]["resources"]
+    missing = await client.ask("resources/read", {"uri": "workspace://secret.csv"})
+    argument = {"name": "path", "value": ""}
+    reference = {"type": "ref/prompt", "name": "check_invoice"}
+    completed = await client.ask("completion/complete", {"ref": reference, "argument": argument})
+
+    assert [one["uri"] for one in listed] == ["demo://invoice-format"]
+    assert missing.error == (400, -32602)
+    assert missing.json["error"]["data"] == {"uri": "workspace://secret.csv"}
+    assert completed.json["result"]["completion"]["values"] == []
+
+
+async def test_the_workspace_asks_for_its_scope(client: Client) -> None:
+    """A list without it is a list without files; a read says what to ask the issuer for."""
+    client.caller = READER
+    await result_of(client, "save_csv", filename="a", rows=[])
+    client.caller = a_caller(scopes=frozenset())
+    listed = (await client.ask("resources/list")).json["result"]["resources"]
+    response = await client.ask("resources/read", {"uri": "workspace://a.csv"})
+
+    assert [one["uri"] for one in listed] == ["demo://invoice-format"]
+    assert response.status == 403
+    assert 'scope="files:read"' in response.headers["www-authenticate"]
+
+
+async def test_check_invoice_brings_the_file_along(client: Client) -> None:
+    """So that whoever answers needs no tool to see it; a missing one is said."""
+    client.caller = READER
+    await result_of(client, "save_csv", filename="a b", rows=SEED_ROWS)
+    params = {"name": "check_invoice", "arguments": {"path": "a b.csv"}}
+    messages = (await client.ask("prompts/get", params)).json["result"]["messages"]
+    missing = await client.ask("prompts/get", {**params, "arguments": {"path": "c.csv"}})
+
+    file, columns, question = (message["content"] for message in messages)
+    assert file["resource"]["uri"] == "workspace://a%20b.csv"
+    assert "Acme Corp" in file["resource"]["text"]
+    assert columns["resource"]["uri"] == "demo://invoice-format"
+    assert question["text"].startswith("Which lines")
+    assert missing.error == (400, -32602)
+    assert "/workspace/c.csv does not exist" in missing.json["error"]["message"]

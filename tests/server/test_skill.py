@@ -44,21 +44,18 @@ def test_an_entry_names_every_file_with_its_digest_and_size(tmp_path: Path) -> N
 
 
 def test_a_folder_shows_its_direct_children(tmp_path: Path) -> None:
-    """Folders among them say so; a file, and what is not there, have none."""
+    """Folders among them say so, and are the only ones that have any."""
     skill = read_skill(a_skill(tmp_path), authority="kitchen")
 
-    top = skill.children("skill://kitchen/brew-tea")
-    below = skill.children("skill://kitchen/brew-tea/references")
+    top = skill.folders["skill://kitchen/brew-tea"]
+    below = skill.folders["skill://kitchen/brew-tea/references"]
 
-    assert top is not None
     assert [(child["name"], child["mimeType"]) for child in top] == [
         ("SKILL.md", "text/markdown"),
         ("references", "inode/directory"),
     ]
-    assert below is not None
     assert [child["uri"] for child in below] == ["skill://kitchen/brew-tea/references/times.csv"]
-    for other in ("SKILL.md", "refer", "references/times.csv", "nothing"):
-        assert skill.children(f"skill://kitchen/brew-tea/{other}") is None
+    assert len(skill.folders) == 2
 
 
 def test_frontmatter_stays_what_the_author_wrote(tmp_path: Path) -> None:

@@ -157,3 +157,32 @@ def test_every_accepted_path_is_plain_names(path: str) -> None:
         part not in ("", ".", "..") and "/" not in part and "\0" not in part for part in parts
     )
     assert "/".join(parts) == path.removeprefix("/workspace/")
+
+
+async def test_files_are_listed_in_order(acme: TenantWorkspace, root: Path) -> None:
+    """With their sizes; nothing before anything is written, and never more than asked for."""
+    assert await acme.files(limit=10) == []
+    for path in ("b/c.txt", "a.txt", "b/a/d.txt", "b.txt"):
+        await acme.write(path, path.encode())
+    files = await acme.files(limit=10)
+
+    assert [file.path for file in files] == ["a.txt", "b.txt", "b/a/d.txt", "b/c.txt"]
+    assert [file.size for file in files] == [5, 5, 9, 7]
+    assert all(file.modified > 0 for file in files)
+    assert len(await acme.files(limit=2)) == 2
+
+
+async def test_listing_follows_no_link_and_names_only_what_can_be_read(
+    acme: TenantWorkspace, workspaces: Workspaces, root: Path
+) -> None:
+    """Links, pipes, half-written files and names that no path may hold are left out."""
+    await acme.write("kept.txt", b"x")
+    await workspaces.of("globex").write("secret.txt", b"x")
+    home = root / "acme"
+    (home / "elsewhere").symlink_to(root / "globex")
+    (home / "link.txt").symlink_to(root / "globex/secret.txt")
+    (home / ".0123456789abcdef.partial").write_bytes(b"")
+    (home / "odd\nname").write_bytes(b"")
+    os.mkfifo(home / "pipe")
+
+    assert [file.path for file in await acme.files(limit=10)] == ["kept.txt"]

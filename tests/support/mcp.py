@@ -10,12 +10,15 @@ from typing import Any
 import msgspec
 
 from gatepost.changes import Feed
+from gatepost.guard.once import Once, Runs
 from gatepost.keyring import KeyRing
 from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, Limits
+from gatepost.mcp.keeper import Keeper
+from gatepost.mcp.ledger import DEFAULT_TERMS, Ledger, Terms
 from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.server import Server, ServerInfo
 from gatepost.packs import demo
-from gatepost.stores.api import Relay
+from gatepost.stores.api import Records, Relay
 from gatepost.stores.memory import MemoryRecords, MemoryRelay
 from gatepost.streams import Streams
 from gatepost.tools.api import Call, CallContext, Offer
@@ -103,10 +106,18 @@ class Response(msgspec.Struct):
     def events(self) -> list[Any]:
         """The messages of an event stream, in order; each is one `data:` line."""
         assert self.headers["content-type"] == "text/event-stream"
-        frames = [frame for frame in self.body.split(b"\n\n") if frame and frame[:1] != b":"]
-        lines = [frame.split(b"\n") for frame in frames]
-        assert all(line[0] == b"event: message" and len(line) == 2 for line in lines)
-        return [json.loads(line[1].removeprefix(b"data: ")) for line in lines]
+        blocks = [block_of(block) for block in self.body.split(b"\n\n")]
+        return [json.loads(block["data"]) for block in blocks if block.get("event") == "message"]
+
+
+def block_of(block: bytes) -> dict[str, str]:
+    """The fields of one block of an event stream, each of which stands there once."""
+    lines = [
+        line.partition(": ") for line in block.decode().split("\n") if line[:1] not in ("", ":")
+    ]
+    fields = {name: value for name, _, value in lines}
+    assert len(fields) == len(lines), block
+    return fields
 
 
 class Client:
@@ -122,36 +133,45 @@ class Client:
         workspaces: Workspaces | None = None,
         max_result_bytes: int = 4_000_000,
         page_size: int = 500,
+        keyring: KeyRing | None = None,
         relay: Relay | None = None,
+        records: Records | None = None,
         streams: Streams | None = None,
+        terms: Terms = DEFAULT_TERMS,
     ) -> None:
         self.clock = Clock()
         self.caller = a_caller()
         self.workspaces = workspaces
         self.registry = Registry([*tools] or demo.pack.tools.values(), obtainable=obtainable)
+        self.keyring = keyring or KeyRing.ephemeral()
+        self.records = records or MemoryRecords()
+        self.relay = relay or MemoryRelay()
+        runs = Runs(self.records, self.relay, clock=self.clock)
         self.runner = runner = Runner(
             self.registry,
             context_for=self._context,
+            stages=(Once(runs, timeout_s=30.0, max_result_bytes=max_result_bytes),),
             max_result_bytes=max_result_bytes,
             clock=self.clock,
         )
-        self.keyring = KeyRing.ephemeral()
-        self.records = MemoryRecords()
-        self.relay = relay or MemoryRelay()
         self.feed = Feed(self.relay)
-        self.streams = streams or Streams(clock=self.clock)
+        self.streams = Streams(clock=self.clock) if streams is None else streams
+        ledger = Ledger(self.records, self.feed, terms, clock=self.clock)
+        self.keeper = Keeper(ledger, lambda: runner)
+        self.server = Server(
+            runner=runner,
+            registry=self.registry,
+            info=ServerInfo("gatepost", "1.0"),
+            keyring=self.keyring,
+            records=self.records,
+            relay=self.relay,
+            page_size=page_size,
+            feed=self.feed,
+            streams=self.streams,
+            keeper=self.keeper,
+        )
         self.endpoint = Endpoint(
-            Server(
-                runner=runner,
-                registry=self.registry,
-                info=ServerInfo("gatepost", "1.0"),
-                keyring=self.keyring,
-                records=self.records,
-                relay=self.relay,
-                page_size=page_size,
-                feed=self.feed,
-                streams=self.streams,
-            ),
+            self.server,
             challenge=Challenge(),
             resource=Resource(URL),
             sessions=Sessions(Ring(), clock=self.clock),

@@ -73,10 +73,14 @@ class Postgres:
         shutil.rmtree(self._folder)
 
     @contextlib.contextmanager
-    def database(self) -> Iterator[str]:
-        """A new, empty database for the time of a block, as the URL an operator would write."""
+    def database(self, *, like: str = "template0") -> Iterator[str]:
+        """
+        A new database for the time of a block, as the URL an operator would write.
+
+        Empty, unless *like* names another database that nobody is connected to.
+        """
         name = f"test{next(self._numbers)}"
-        self.sql(f"CREATE DATABASE {name} TEMPLATE template0")
+        self.sql(f"CREATE DATABASE {name} TEMPLATE {like}")
         try:
             yield self.url(name)
         finally:

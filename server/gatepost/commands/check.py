@@ -1,10 +1,13 @@
 """`gatepost check`: every problem of a configuration."""
 
+from collections import Counter
 from pathlib import Path
 
 import click
 
 from gatepost.commands.configuration import config_option, examine, show
+from gatepost.config.toolbox import Toolbox
+from gatepost.tools.api import WORDS
 
 
 @click.command()
@@ -21,5 +24,12 @@ def check(path: Path) -> None:
         issuers = len(config.issuers)
         click.echo(
             f"Fine: {config.resource}, {issuers} issuer{'s' if issuers != 1 else ''}, "
-            f"{len(toolbox.tools)} tools."
+            f"{counted(toolbox)}."
         )
+
+
+def counted(toolbox: Toolbox) -> str:
+    """How many there are of each kind, as in `4 tools, 1 prompt`."""
+    kinds = Counter(WORDS[offer.kind] for offer in toolbox.offers)
+    shown = [f"{n} {word}{'s' if n != 1 else ''}" for word, n in kinds.items()]
+    return ", ".join(shown) or "nothing"

@@ -7,54 +7,73 @@ import click
 import msgspec
 
 from gatepost.commands.configuration import config_option, settled
-from gatepost.tools.api import Tool
+from gatepost.tools.api import Offer, Tool
+from gatepost.tools.offer import Document, Prompt, Template
+
+KINDS: dict[type[Offer], str] = {
+    Tool: "tool",
+    Document: "resource",
+    Template: "template",
+    Prompt: "prompt",
+}
+"""In the order in which they are listed."""
 
 
 @click.command()
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="A JSON array, schemas included.")
 def tools(path: Path, as_json: bool) -> None:
-    """List the tools that a configuration enables, with their scopes and annotations."""
+    """List the tools, resources and prompts that a configuration enables, with their scopes."""
     _, toolbox = settled(path)
-    listed = sorted(toolbox.tools, key=lambda tool: tool.name)
+    order = list(KINDS)
+    listed = sorted(toolbox.offers, key=lambda offer: (order.index(type(offer)), offer.key))
     if as_json:
-        rows = [described(tool) for tool in listed]
+        rows = [described(offer) for offer in listed]
         click.echo(msgspec.json.format(msgspec.json.encode(rows)))
     else:
         click.echo(table(listed))
 
 
-def described(tool: Tool) -> dict[str, Any]:
-    """The tool as data."""
-    return {
-        "name": tool.name,
-        "pack": tool.pack,
-        "description": tool.description,
-        "inputSchema": tool.input_schema,
-        "outputSchema": tool.output_schema,
-        "annotations": tool.annotations,
-        "scopes": sorted(tool.scopes),
+def described(offer: Offer) -> dict[str, Any]:
+    """Something that is offered, as data."""
+    shown: dict[str, Any] = {
+        "kind": KINDS[type(offer)],
+        "name": offer.name,
+        "pack": offer.pack,
+        "description": offer.description,
     }
+    if isinstance(offer, Tool):
+        shown["inputSchema"] = offer.input_schema
+        shown["outputSchema"] = offer.output_schema
+        shown["annotations"] = offer.annotations
+    elif isinstance(offer, Document | Template):
+        shown["uri" if isinstance(offer, Document) else "uriTemplate"] = offer.key
+        shown["mimeType"] = offer.mime_type
+    elif isinstance(offer, Prompt):
+        shown["arguments"] = offer.arguments
+    return {**shown, "scopes": sorted(offer.scopes)}
 
 
-def table(listed: list[Tool]) -> str:
-    """One line per tool: name, pack, scopes, hints, and the first line of its description."""
-    rows = [("TOOL", "PACK", "SCOPES", "HINTS", "DOES")]
-    for tool in listed:
-        scopes = " ".join(sorted(tool.scopes)) or "-"
-        does = tool.description.partition("\n")[0]
-        rows.append((tool.name, tool.pack, scopes, hints(tool), does))
-    widths = [max(len(row[at]) for row in rows) for at in range(4)]
-    lines = ("  ".join([*map(str.ljust, row[:4], widths), row[4]]) for row in rows)
+def table(listed: list[Offer]) -> str:
+    """One line each: name or URI, kind, pack, scopes, hints, and what it does."""
+    rows = [("NAME", "KIND", "PACK", "SCOPES", "HINTS", "DOES")]
+    for offer in listed:
+        scopes = " ".join(sorted(offer.scopes)) or "-"
+        does = offer.description.partition("\n")[0]
+        rows.append((offer.key, KINDS[type(offer)], offer.pack, scopes, hints(offer), does))
+    widths = [max(len(row[at]) for row in rows) for at in range(5)]
+    lines = ("  ".join([*map(str.ljust, row[:5], widths), row[5]]) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
 
 
-def hints(tool: Tool) -> str:
-    """What the annotations say, in words."""
+def hints(offer: Offer) -> str:
+    """What a tool's annotations say, in words."""
+    if not isinstance(offer, Tool):
+        return "-"
     told = {
-        "read-only": tool.annotations.read_only_hint,
-        "destructive": tool.annotations.destructive_hint,
-        "idempotent": tool.annotations.idempotent_hint,
-        "open-world": tool.annotations.open_world_hint,
+        "read-only": offer.annotations.read_only_hint,
+        "destructive": offer.annotations.destructive_hint,
+        "idempotent": offer.annotations.idempotent_hint,
+        "open-world": offer.annotations.open_world_hint,
     }
     return ",".join(word for word, said in told.items() if said) or "-"

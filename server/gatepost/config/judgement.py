@@ -1,22 +1,20 @@
 """Judges a configuration that could be read: every problem, with a stable id and a hint."""
 
 import difflib
-import re
 import ssl
 from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gatepost.config import places
-from gatepost.config.references import UnresolvedReference, resolve
+from gatepost.config import places, storage
+from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing, KeyRingError
 from gatepost.settings import Config
 from gatepost_authz.check import problems as authz_problems
 from gatepost_authz.config import TENANT_ID, Issuer, Problem
 
-REFERENCE = re.compile(r"(?:env|file):")
 TAKEN = frozenset({"/health", "/readyz", "/openapi.json"})
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -41,6 +39,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from _keys(config)
     yield from _secrets(config)
     yield from places.problems(config)
+    yield from storage.problems(config)
     yield from _listen(config)
     yield from _tls(config)
     yield from _mode(config)
@@ -239,10 +238,14 @@ def _tools(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
 
 
 def _numbers(config: Config) -> Iterator[Problem]:
-    limits, tools = config.limits, config.tools
+    limits, tools, tasks = config.limits, config.tools, config.tasks
     positive = {
         "tools.timeout_s": tools.timeout_s,
         "tools.max_result_bytes": tools.max_result_bytes,
+        "tasks.ttl_s": tasks.ttl_s,
+        "tasks.poll_interval_s": tasks.poll_interval_s,
+        "tasks.max_per_caller": tasks.max_per_caller,
+        "tasks.lease_s": tasks.lease_s,
         "mcp.page_size": config.mcp.page_size,
         "limits.burst": limits.burst,
         "limits.max_body_bytes": limits.max_body_bytes,
@@ -250,6 +253,8 @@ def _numbers(config: Config) -> Iterator[Problem]:
         "limits.header_timeout_s": limits.header_timeout_s,
         "limits.body_timeout_s": limits.body_timeout_s,
         "limits.listen_streams": limits.listen_streams,
+        "limits.questions_per_caller": limits.questions_per_caller,
+        "limits.question_timeout_s": limits.question_timeout_s,
         "limits.listen_streams_per_caller": limits.listen_streams_per_caller,
     }
     for setting, number in positive.items():

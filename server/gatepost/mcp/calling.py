@@ -4,13 +4,15 @@ from collections.abc import Mapping
 
 from msgspec import UNSET
 
+from gatepost.mcp import tasks
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
-from gatepost.mcp.params import NO_META, Params
+from gatepost.mcp.params import Params
 from gatepost.mcp.project import call_result
 from gatepost.mcp.server import Ask, Server
+from gatepost.stores.api import TaskRecord
 from gatepost.tools.api import Call, Retry
 from gatepost.tools.registry import UnknownTool
-from gatepost.tools.retry import BadKey, retry_of
+from gatepost.tools.retry import CORRELATION, IDEMPOTENCY, BadKey, retry_of
 
 
 async def call_tool(server: Server, ask: Ask) -> bytes:
@@ -24,7 +26,12 @@ async def call_tool(server: Server, ask: Ask) -> bytes:
         retry=ask.retry,
     )
     try:
-        outcome = await server.runner.run(call)
+        if call.tool in server.lengthy:
+            outcome = await tasks.run(server, ask, call)
+            if isinstance(outcome, TaskRecord):
+                return tasks.created(server, outcome)
+        else:
+            outcome = await server.runner.run(call)
     except UnknownTool as unknown:
         raise unknown_tool(unknown.name) from None
     return call_result(outcome, ask.revision, server.tail)
@@ -49,9 +56,11 @@ def tool_arguments(params: Params) -> bytes:
 
 def retry_key(headers: Mapping[bytes, bytes], params: Params) -> Retry | None:
     """The retry key of a call, from its headers or its `_meta`; raises Refused."""
-    meta = NO_META if params.meta is UNSET else params.meta
+    named = None if params.meta is UNSET or params.meta.retry is UNSET else params.meta.retry
+    if named is None and IDEMPOTENCY not in headers and CORRELATION not in headers:
+        return None  # most calls; all that retries cost them
     try:
-        return retry_of(headers, None if meta.retry is UNSET else meta.retry)
+        return retry_of(headers, named)
     except BadKey as bad:
         raise Refused(INVALID_PARAMS, str(bad), legacy_status=400) from None
 

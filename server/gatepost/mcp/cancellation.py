@@ -1,9 +1,11 @@
 """Requests of sessions that their client takes back by a notification."""
 
+import asyncio
 from collections.abc import Awaitable
 from typing import TypeVar
 
-from gatepost.intake import Stopped
+from gatepost.intake import WATCH_AFTER_S, Stopped
+from gatepost.mcp.ear import Ear
 from gatepost.tools.attend import Attended, Stop
 
 T = TypeVar("T")
@@ -14,26 +16,30 @@ Running = dict[tuple[bytes, bytes], Stop]
 
 class UntilCancelled(Attended[T]):
     """
-    Awaits *work*; Stopped when `notifications/cancelled` names it.
+    Awaits *work*; Stopped when `notifications/cancelled` names it or its session ends.
 
     A dropped connection is no cancellation in the revisions that have sessions (S-08).
     """
 
-    __slots__ = ("_key", "_own", "_running")
+    __slots__ = ("_ear", "_key", "_own", "_running", "_timer")
 
     stopped = Stopped
 
-    def __init__(self, running: Running, key: tuple[bytes, bytes], work: Awaitable[T]) -> None:
+    def __init__(self, running: Running, ear: Ear, work: Awaitable[T]) -> None:
         self._work = work.__await__()
         self._stop = None
         self._running = running
-        self._key = key
+        self._ear = ear
+        self._key = (ear.room.session.nonce, ear.identity)
 
     def begin(self, stop: Stop) -> None:
         self._own = stop
         self._running[self._key] = stop
+        # Only then does it hear of other processes: most calls are over before.
+        self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._ear.attend, stop)
 
     def end(self) -> None:
+        self._timer.cancel()
         # A client that uses an id twice at once must not lose the later request's entry.
         if self._running.get(self._key) is self._own:
             del self._running[self._key]

@@ -7,7 +7,7 @@ import msgspec
 
 from gatepost.mcp.era import MODERN
 from gatepost.tools.api import Offer, Tool
-from gatepost.tools.offer import Document, Prompt, Template
+from gatepost.tools.offer import Document, Prompt, Skill, Template
 
 SINCE = {
     "title": "2025-06-18",
@@ -21,6 +21,8 @@ SINCE = {
 
 def described(offer: Offer, revision: str) -> Mapping[str, Any]:
     """An offer as one revision knows it."""
+    if isinstance(offer, Skill):
+        return offer.entry
     shown: dict[str, Any] = {"name": offer.name, "description": offer.description}
     if offer.title:
         shown["title"] = offer.title

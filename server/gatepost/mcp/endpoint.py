@@ -10,7 +10,8 @@ from starlette.types import Receive, Scope, Send
 from gatepost.intake import Gone
 from gatepost.mcp import modern
 from gatepost.mcp.body import JSON, TOO_SLOW, check_type, read_body
-from gatepost.mcp.era import MODERN, Kind, Ruling, decide
+from gatepost.mcp.conversation import Desk
+from gatepost.mcp.era import MODERN, Kind, Ruling, decide, is_modern
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange, Headers
 from gatepost.mcp.jsonrpc import (
     HEADER_MISMATCH,
@@ -29,6 +30,7 @@ from gatepost.mcp.server import Server
 from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_HEADER, Handshake
 from gatepost.mcp.stateless import Stateless
 from gatepost.scope import FOLDED, REQUEST_ID, WHOLE_BODY
+from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.retry import CORRELATION, IDEMPOTENCY
 from gatepost_authz.challenge import Challenge
@@ -40,12 +42,24 @@ MODERN_HEADER = MODERN.encode()
 JSON_BODY = (b"content-type", b"application/json")
 
 SUSPENDED = Refused(TENANT_SUSPENDED, "This tenant is suspended", status=200, legacy_status=200)
+STREAM_REFUSED = Refused(TENANT_SUSPENDED, "This tenant is suspended", legacy_status=400)
 NOT_ALLOWED = Refused(
-    INVALID_REQUEST, "Only POST is served here", status=405, headers=((b"allow", b"POST"),)
+    INVALID_REQUEST,
+    "This revision has POST only",
+    legacy_status=405,
+    headers=((b"allow", b"POST"),),
+)
+NO_SUCH_VERB = Refused(
+    INVALID_REQUEST,
+    "Only POST, GET and DELETE are served here",
+    legacy_status=405,
+    headers=((b"allow", b"GET, POST, DELETE"),),
 )
 LEGACY_REFUSALS = {
     Ruling.NO_SESSION: NO_SESSION,
     Ruling.SESSION: LOST,
+    Ruling.LISTEN: LOST,
+    Ruling.END: LOST,
     Ruling.BATCH: LOST,
     Ruling.RESPONSE: LOST,
     Ruling.NO_BATCH: NO_BATCH,
@@ -60,6 +74,9 @@ class Limits(msgspec.Struct, frozen=True):
 
     max_body_bytes: int = 4_194_304
     body_timeout_s: float = 10.0
+    questions_per_caller: int = 20
+    """Requests to its client that may wait for an answer at once."""
+    question_timeout_s: float = 300.0
 
 
 DEFAULT_LIMITS = Limits()
@@ -88,7 +105,12 @@ class Endpoint:
         self._modern = Replies(challenge, modern=True)
         self._legacy = Replies(challenge, modern=False)
         self._stateless = Stateless(server, self._modern)
-        self._handshake = Handshake(server, sessions, self._legacy)
+        desk = Desk(
+            server.keyring,
+            most_per_caller=limits.questions_per_caller,
+            limit_s=limits.question_timeout_s,
+        )
+        self._handshake = Handshake(server, sessions, self._legacy, desk)
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
@@ -98,6 +120,8 @@ class Endpoint:
             answer = self._modern.refused(None, refusal)
         except DeadlinePassed:
             answer = self._modern.refused(None, TOO_SLOW)
+        except StoreUnavailable as outage:
+            answer = self._modern.unavailable(scope.get(REQUEST_ID, ""), None, outage)
         except Gone:
             return
         if answer is None:
@@ -109,13 +133,17 @@ class Endpoint:
             await answer.run(receive, send)
             return
         body = answer.body
-        headers = [(b"content-length", str(len(body)).encode()), *answer.headers]
+        headers = [*answer.headers]
+        if answer.status != 204:  # has no body, and says nothing of one (RFC 9110 section 8.6)
+            headers.append((b"content-length", str(len(body)).encode()))
         if body:
             headers.append(JSON_BODY)
         await send({"type": "http.response.start", "status": answer.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
     async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | Line | None:
+        if scope["method"] != "POST":
+            return await self._other_verb(scope, receive, send)
         headers = _checked_headers(scope)
         limits = self._limits
         body: bytes | None = scope.get(WHOLE_BODY)
@@ -123,14 +151,7 @@ class Endpoint:
             # One deadline for all of it: a byte now and then must not keep a request alive.
             body = await Within(limits.body_timeout_s, read_body(receive, limits.max_body_bytes))
         message = read(body)
-        exchange = Exchange(
-            scope[CALLER],
-            self._locate(scope["path"]),
-            scope.get(REQUEST_ID, ""),
-            headers,
-            receive,
-            send,
-        )
+        exchange = self._exchange(scope, headers, receive, send)
         refusal: Refused | None = None
         if len(headers) != len(scope["headers"]) and _doubled(scope["headers"]):
             # Whoever reads the first and whoever reads the last would see different requests.
@@ -145,11 +166,35 @@ class Endpoint:
         if refusal is not None:
             return self._modern.refused(message.id, refusal)
         if message.method is None:
-            return self._response(exchange)
+            return await self._response(exchange, message)
         params, problem = read_params(message.params)
         if message.id is None:
-            return self._notification(exchange, message, params)
+            return await self._notification(exchange, message, params)
         return await self._request(exchange, message, message.id, params, problem)
+
+    def _exchange(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> Exchange:
+        target = self._locate(scope["path"])
+        return Exchange(scope[CALLER], target, scope.get(REQUEST_ID, ""), headers, receive, send)
+
+    async def _other_verb(self, scope: Scope, receive: Receive, send: Send) -> Answer | Line:
+        """GET and DELETE, which only sessions have (DE-12, DE-13)."""
+        headers: Headers = scope.get(FOLDED) or dict(scope["headers"])
+        version, session = _version(headers), SESSION_HEADER in headers
+        ruling = decide(scope["method"], header=version, session=session)
+        if ruling is Ruling.NOT_ALLOWED:
+            modern_one = version is not None and is_modern(version)
+            return self._legacy.refused(None, NOT_ALLOWED if modern_one else NO_SUCH_VERB)
+        if len(headers) != len(scope["headers"]) and _doubled(scope["headers"]):
+            return self._legacy.refused(None, DOUBLED)
+        exchange = self._exchange(scope, headers, receive, send)
+        if exchange.caller.tenant_id in self._suspended:
+            return self._legacy.refused(None, STREAM_REFUSED)
+        room = await self._handshake.find(exchange) if session else None
+        if room is None:
+            return self._legacy.refused(None, LEGACY_REFUSALS[ruling])
+        if ruling is Ruling.END:
+            return await self._handshake.end(room)
+        return await self._handshake.listen(exchange, room)
 
     async def _request(
         self,
@@ -175,12 +220,15 @@ class Endpoint:
         if ruling is Ruling.HANDSHAKE:
             return self._handshake.initialize(exchange, message, identity)
         if ruling in (Ruling.SESSION, Ruling.SESSION_OR_UNSERVED):
-            session = self._handshake.find(exchange)
-            if session is not None:
-                return await self._handshake.request(exchange, message, identity, session)
+            try:
+                room = await self._handshake.find(exchange)
+            except StoreUnavailable as outage:
+                return self._legacy.unavailable(exchange.request_id, identity, outage)
+            if room is not None:
+                return await self._handshake.request(exchange, message, identity, room)
         return self._refuse(ruling, exchange.headers, identity, params)
 
-    def _notification(self, exchange: Exchange, message: Message, params: Params) -> Answer:
+    async def _notification(self, exchange: Exchange, message: Message, params: Params) -> Answer:
         version = None if params.meta is UNSET else params.meta.version
         ruling = decide(
             "POST",
@@ -191,25 +239,25 @@ class Endpoint:
         )
         if ruling is Ruling.DROP:
             return ACCEPTED
-        if ruling is Ruling.SESSION and (session := self._handshake.find(exchange)):
-            return self._handshake.notify(message, session)
+        if ruling is Ruling.SESSION and (room := await self._handshake.find(exchange)):
+            return await self._handshake.notify(message, room)
         return self._refuse(ruling, exchange.headers, None, params)
 
-    def _response(self, exchange: Exchange) -> Answer:
-        """A client's answer: nothing is asked of clients yet, so a live session just takes it."""
+    async def _response(self, exchange: Exchange, message: Message) -> Answer:
+        """A client's answer, to what its session was asked anywhere."""
         headers = exchange.headers
         session = SESSION_HEADER in headers
         ruling = decide("POST", Kind.RESPONSE, header=_version(headers), session=session)
-        if ruling is Ruling.RESPONSE and self._handshake.find(exchange):
-            return ACCEPTED
+        if ruling is Ruling.RESPONSE and (room := await self._handshake.find(exchange)):
+            return await self._handshake.respond(message, room)
         return self._refuse(ruling, headers, None, NONE)
 
     async def _batch(self, exchange: Exchange, batch: list[bytes]) -> Answer:
         headers = exchange.headers
         session_named = SESSION_HEADER in headers
         ruling = decide("POST", Kind.BATCH, header=_version(headers), session=session_named)
-        if ruling is Ruling.BATCH and (session := self._handshake.find(exchange)):
-            return await self._handshake.batch(exchange, batch, session)
+        if ruling is Ruling.BATCH and (room := await self._handshake.find(exchange)):
+            return await self._handshake.batch(exchange, batch, room)
         return self._refuse(ruling, headers, None, NONE)
 
     def _refuse(
@@ -231,8 +279,6 @@ class Endpoint:
 
 def _checked_headers(scope: Scope) -> Headers:
     """The headers of a request that may have a body to read; raises Refused."""
-    if scope["method"] != "POST" and decide(scope["method"]) is Ruling.NOT_ALLOWED:
-        raise NOT_ALLOWED
     headers: Headers = scope.get(FOLDED) or dict(scope["headers"])
     if headers.get(b"content-type") != JSON or b"content-encoding" in headers:
         check_type(headers)

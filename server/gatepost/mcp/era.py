@@ -57,8 +57,12 @@ class Ruling(Enum):
     """400 and -32600: nothing was asked of this client."""
     DROP = "DE-11"
     """202: no notification of this era means anything over HTTP."""
-    NOT_ALLOWED = "DE-12 DE-13"
-    """405 with `Allow: POST`."""
+    LISTEN = "DE-12"
+    """Look up the session; hold a stream open."""
+    END = "DE-13"
+    """Look up the session; end it."""
+    NOT_ALLOWED = "DE-12 DE-13 refused"
+    """405 with `Allow`."""
 
 
 def is_modern(version: str) -> bool:
@@ -82,8 +86,7 @@ def decide(
     `Mcp-Session-Id`, *handshake* whether the method is `initialize`.
     """
     if verb != "POST":
-        # GET has no stream to offer and DELETE cannot end a signed session id for every replica.
-        return Ruling.NOT_ALLOWED
+        return _verb(verb, header, session)
     if kind is Kind.REQUEST:
         return _request(header, body, session, handshake)
     if kind is Kind.NOTIFICATION:
@@ -92,6 +95,13 @@ def decide(
     if kind is Kind.BATCH:
         return Ruling.BATCH if served_by_session else Ruling.NO_BATCH
     return Ruling.RESPONSE if served_by_session else Ruling.NO_RESPONSE
+
+
+def _verb(verb: str, header: str | None, session: bool) -> Ruling:
+    served = {"GET": Ruling.LISTEN, "DELETE": Ruling.END}
+    if verb not in served or (header is not None and is_modern(header)):
+        return Ruling.NOT_ALLOWED
+    return served[verb] if session else Ruling.NO_SESSION
 
 
 def _request(header: str | None, body: str | None, session: bool, handshake: bool) -> Ruling:

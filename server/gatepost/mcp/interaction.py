@@ -1,12 +1,15 @@
 """What a call can tell its client while it runs: progress and log messages, on its own stream."""
 
+import asyncio
 import math
-from collections.abc import Mapping
+from collections.abc import Awaitable, Mapping
 from typing import Any
 
+import msgspec
 from msgspec import UNSET, Raw
 
-from gatepost.mcp.jsonrpc import read_id
+from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused, read_id
+from gatepost.mcp.pace import Pace
 from gatepost.mcp.params import Meta
 from gatepost.mcp.stream import Stream
 from gatepost.tools.client import (
@@ -19,9 +22,23 @@ from gatepost.tools.client import (
     required_by,
 )
 
+# What a person can follow, and no more than a loop over a million rows should put on a wire.
+REPORTS_PER_S, REPORTS_AT_ONCE = 50, 10
+MESSAGES_PER_S, MESSAGES_AT_ONCE = 50, 200
+MOST_LOG_BYTES = 16_384
+
 
 class Audience:
     """A client that hears of one call through its stream, and can be asked nothing."""
+
+    stream: Stream | None = None
+    # Most clients are told nothing, and what nobody uses is not made for each call.
+    _token: Raw | None = None
+    _least = len(LEVELS)
+    _reported = -math.inf
+    _late: Mapping[str, Any] | None = None
+    _later: asyncio.Task[None] | None = None
+    _dropped = 0
 
     def __init__(
         self,
@@ -31,18 +48,34 @@ class Audience:
         token: Raw | None,
         level: LogLevel | None,
     ) -> None:
-        self.capabilities = capabilities
-        self._stream = stream
+        self._capabilities = capabilities
+        if stream is not None:
+            self.tell(stream, token, level)
+
+    def tell(self, stream: Stream, token: Raw | None, level: LogLevel | None) -> None:
+        """Let the client hear reports by *token*, and messages from *level* on."""
+        self.stream = stream
         self._token = token
-        self._least = len(LEVELS) if level is None else LEVELS.index(level)
-        self._reported = -math.inf
+        if level is not None:
+            self._least = LEVELS.index(level)
+        self._reports = Pace(REPORTS_PER_S, REPORTS_AT_ONCE)
+        self._messages = Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE)
+
+    @property
+    def capabilities(self) -> Capabilities:
+        """What the client declared."""
+        return self._capabilities
 
     def timed(self, clock: Clock) -> None:
         """Nobody is waited for."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
-        """Send `notifications/progress`; a report that does not grow is dropped (PR-01)."""
-        if self._stream is None or self._token is None:
+        """
+        Send `notifications/progress`; a report that does not grow is dropped (PR-01).
+
+        Of reports that come too fast only the newest goes out, as soon as one may (PR-02).
+        """
+        if self.stream is None or self._token is None:
             return
         if not progress > self._reported or math.isinf(progress):
             return
@@ -52,16 +85,28 @@ class Audience:
             params["total"] = total
         if message is not None:
             params["message"] = message
-        await self._stream.notify("notifications/progress", params)
+        if not self._reports.take():
+            self._late = params
+            if self._later is None:
+                self._later = asyncio.create_task(self._catch_up())
+            return
+        self._late = None
+        await self.stream.notify("notifications/progress", params)
 
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
         """Send `notifications/message`, at or above the level that was asked for (LG-03)."""
-        if self._stream is None or LEVELS.index(level) < self._least:
+        if self.stream is None or LEVELS.index(level) < self._least:
             return
-        params = {"level": level, "data": data}
+        if not self._messages.take():
+            self._dropped += 1
+            return
+        encoded = _encode(data)
+        if len(encoded) > MOST_LOG_BYTES:
+            encoded = _encode(f"A message of {len(encoded)} bytes was left out.")
+        params: dict[str, Any] = {"level": level, "data": Raw(encoded)}
         if logger is not None:
             params["logger"] = logger
-        await self._stream.notify("notifications/message", params)
+        await self.stream.notify("notifications/message", params)
 
     async def request(
         self, requests: Mapping[str, InputRequest]
@@ -75,6 +120,30 @@ class Audience:
     async def detach(self) -> None:
         """The call stays with its request."""
 
+    async def answered(self, work: Awaitable[bytes]) -> bytes:
+        """Await *work*, the request's result; what was held back goes out before it (LG-03)."""
+        try:
+            body = await work
+        finally:
+            if self._later is not None:
+                self._later.cancel()
+        await self._say_late()
+        if self._dropped:
+            self._messages = Pace(1, 1)
+            lost = f"{self._dropped} messages were left out: they came too fast."
+            await self.log("warning", lost, "gatepost")
+        return body
+
+    async def _catch_up(self) -> None:
+        await asyncio.sleep(1 / REPORTS_PER_S)
+        self._later = None
+        await self._say_late()
+
+    async def _say_late(self) -> None:
+        late, self._late = self._late, None
+        if late is not None and self.stream is not None:
+            await self.stream.notify("notifications/progress", late)
+
 
 def progress_token(meta: Meta) -> Raw | None:
     """The token that a request's reports carry; None when it wants none or it is no token."""
@@ -82,3 +151,21 @@ def progress_token(meta: Meta) -> Raw | None:
         return None
     token = read_id(meta.progress_token)
     return None if token is None else Raw(token)
+
+
+def log_level(meta: Meta) -> LogLevel | None:
+    """From which level on a request wants log messages; raises Refused (LG-04)."""
+    if meta.log_level is UNSET:
+        return None
+    for level in LEVELS:
+        if level == meta.log_level:
+            return level
+    raise Refused(INVALID_PARAMS, f"The log level must be one of {', '.join(LEVELS)}")
+
+
+def _shown(value: Any) -> str:
+    # Its own text might say what nobody outside should know.
+    return f"<{type(value).__name__}>"
+
+
+_encode = msgspec.json.Encoder(enc_hook=_shown).encode

@@ -18,6 +18,8 @@ RESOURCE_NOT_FOUND = -32002
 HEADER_MISMATCH = -32020
 MISSING_CAPABILITY = -32021
 UNSUPPORTED_VERSION = -32022
+URL_ELICITATION = -32042
+"""Of 2025-11-25 alone: a page has to be visited before the call can proceed."""
 RATE_LIMITED = -32000
 TENANT_SUSPENDED = -31001
 INSUFFICIENT_SCOPE = -31002
@@ -90,6 +92,8 @@ class Message(msgspec.Struct, frozen=True, gc=False):
     method: str | None
     params: bytes | None
     refusal: Refused | None = None
+    answer: bytes | None = None
+    """Of a response: the object of its one member, `result` or `error`."""
 
 
 def read(body: bytes) -> Message | list[bytes]:
@@ -142,7 +146,10 @@ def read_one(body: bytes) -> Message:
         both = envelope.result is not UNSET and envelope.error is not UNSET
         if method is not UNSET or both or (identity is None and envelope.error is UNSET):
             return _unreadable(raw_id)
-        return Message(identity, None, None)
+        if envelope.error is not UNSET:
+            return Message(identity, None, None, None, b'{"error":%b}' % bytes(envelope.error))
+        answer = b"" if envelope.result is UNSET else bytes(envelope.result)
+        return Message(identity, None, None, None, b'{"result":%b}' % answer)
     if method is UNSET or not method:
         return _unreadable(raw_id)
     return Message(identity, method, None if params is UNSET else bytes(params))
@@ -187,6 +194,11 @@ def error(identity: bytes | None, refusal: Refused) -> bytes:
         body["data"] = refusal.data
     shown = b"" if identity is None else b',"id":' + identity
     return b'{"jsonrpc":"2.0"' + shown + b',"error":' + _encode(body) + b"}"
+
+
+def request(identity: str, method: str, params: Any) -> bytes:
+    """A request of ours, to a client of an older revision."""
+    return _encode({"jsonrpc": "2.0", "id": identity, "method": method, "params": params})
 
 
 def notification(method: str, params: Any) -> bytes:

@@ -9,8 +9,9 @@ from typing import Any, Protocol
 import msgspec
 from msgspec import UNSET, UnsetType
 
-from gatepost.mcp.era import counter_offer
+from gatepost.mcp.era import NEWEST_HANDSHAKE, counter_offer
 from gatepost.mcp.params import decode_as
+from gatepost.tools.client import Capabilities
 from gatepost_authz.caller import TenantContext
 
 PURPOSE = "session"
@@ -41,6 +42,25 @@ class Session(msgspec.Struct, frozen=True, array_like=True):
     nonce: bytes
     owner: bytes
     """Digest of the caller it belongs to."""
+
+    @property
+    def key(self) -> bytes:
+        """What the stores know it by."""
+        return self.nonce + self.owner
+
+    @property
+    def declared(self) -> Capabilities:
+        """The capabilities of its client that its revision has (L-04)."""
+        declared: dict[str, dict[str, Any]] = {}
+        for name in self.capabilities:
+            feature, _, part = name.partition(".")
+            if feature == "elicitation" and self.version == "2025-03-26":
+                continue
+            parts = declared.setdefault(feature, {})
+            # Before 2025-11-25 there are forms only, and sampling without tools.
+            if part and self.version == NEWEST_HANDSHAKE:
+                parts[part] = {}
+        return declared
 
 
 class Initialize(msgspec.Struct):

@@ -24,7 +24,7 @@ PAGE_SIZE = 500
 REMEMBERED_LISTS = 256
 PURPOSE = "cursor"
 
-Member = Literal["tools", "prompts", "resources", "resourceTemplates"]
+Member = Literal["tools", "prompts", "resources", "resourceTemplates", "skills"]
 """The member of a result that holds a list."""
 
 _encode = msgspec.json.encode
@@ -147,6 +147,8 @@ def _offers(visible: Visible, member: Member) -> Sequence[Offer]:
         return visible.tools
     if member == "prompts":
         return visible.prompts
+    if member == "skills":
+        return visible.skills
     return visible.documents if member == "resources" else visible.templates
 
 

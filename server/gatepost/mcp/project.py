@@ -41,6 +41,11 @@ def call_result(outcome: Outcome, revision: str, tail: bytes) -> bytes:
     return body + b',"isError":false}'
 
 
+def task_result(outcome: Outcome) -> bytes:
+    """The same as the `result` of a task that has ended; raises Refused likewise."""
+    return call_result(outcome, MODERN, b"")
+
+
 def _failed(failure: Failure, revision: str, tail: bytes) -> bytes:
     if failure.kind == "rate_limit":
         raise rate_limited(failure)

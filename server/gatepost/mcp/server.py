@@ -1,19 +1,26 @@
 """What every method answers from, and the request it answers."""
 
-from collections.abc import Sequence
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 
 from gatepost.changes import Feed
 from gatepost.keyring import KeyRing
 from gatepost.mcp.era import SERVED
+from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.legacy import Session
 from gatepost.mcp.listing import PAGE_SIZE, TTL_MS, Listing
-from gatepost.mcp.params import SERVER_INFO, Params
+from gatepost.mcp.params import (
+    CLIENT_CREDENTIALS,
+    ENTERPRISE_MANAGED,
+    SERVER_INFO,
+    SKILLS,
+    TASKS,
+    Params,
+)
 from gatepost.stores.api import Records, Relay
 from gatepost.streams import Streams
-from gatepost.tools.api import Retry
+from gatepost.tools.api import Retry, Tool
 from gatepost.tools.client import NOBODY, Client
 from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
@@ -43,19 +50,6 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     retry: Retry | None = None
 
 
-class Watched(Protocol):
-    """Tasks, as far as a stream of changes needs to know them."""
-
-    async def may_follow(self, caller: TenantContext, task_ids: Sequence[str]) -> list[str]:
-        """Those of the ids that are tasks of this caller."""
-
-    async def shown(self, caller: TenantContext, task_id: str) -> bytes | None:
-        """
-        The members of `notifications/tasks`, as JSON without its braces and without `_meta`; None
-        when it is no task of this caller (any more).
-        """
-
-
 class Server:
     """What the methods answer from; everything that no request changes is encoded once."""
 
@@ -70,6 +64,7 @@ class Server:
         relay: Relay,
         feed: Feed,
         streams: Streams,
+        keeper: Keeper,
         page_size: int = PAGE_SIZE,
     ) -> None:
         self.runner = runner
@@ -80,14 +75,17 @@ class Server:
         self.relay = relay
         self.feed = feed
         self.streams = streams
+        self.lengthy = frozenset(name for name, tool in registry.tools.items() if may_last(tool))
+        """The tools whose calls may become tasks."""
+        self.tasks = keeper
         self.capabilities: dict[str, Any] = capabilities(registry)
-        self.tasks: Watched | None = None
+        self.modern_capabilities = self.capabilities | extensions(registry)
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
         self.listing = Listing(registry, keyring=keyring, tail=self.tail, page_size=page_size)
         shown = {
             "resultType": "complete",
             "supportedVersions": SERVED,
-            "capabilities": self.capabilities,
+            "capabilities": self.modern_capabilities,
             "ttlMs": TTL_MS,
             "cacheScope": "private",
             "_meta": {SERVER_INFO: info},
@@ -116,7 +114,7 @@ class Server:
 
 def capabilities(registry: Registry) -> dict[str, Any]:
     """What is declared in both eras: exactly what has handlers that work (V-08)."""
-    declared: dict[str, Any] = {}
+    declared: dict[str, Any] = {"logging": {}}
     if registry.tools:
         declared["tools"] = {"listChanged": True}
     if registry.documents or registry.templates:
@@ -126,3 +124,21 @@ def capabilities(registry: Registry) -> dict[str, Any]:
     if registry.completes:
         declared["completions"] = {}
     return declared
+
+
+def may_last(tool: Tool) -> bool:
+    """Whether calls of this tool may become tasks."""
+    return tool.task_support != "forbidden"
+
+
+def extensions(registry: Registry) -> dict[str, Any]:
+    """What the newest revision negotiates beside its core (X-01)."""
+    # Tokens of machines and those from an enterprise's own grant are checked like any other.
+    declared: dict[str, Any] = {CLIENT_CREDENTIALS: {}, ENTERPRISE_MANAGED: {}}
+    if any(tool.task_support != "forbidden" for tool in registry.tools.values()):
+        declared[TASKS] = {}
+    if registry.skills:
+        declared[SKILLS] = {"directoryRead": True}
+    if any(may_last(tool) for tool in registry.tools.values()):
+        declared[TASKS] = {}
+    return {"extensions": declared}

@@ -1,13 +1,18 @@
-"""The legacy leg: a handshake, then the requests, notifications and batches of its session."""
+"""The legacy leg: a handshake, then what its session asks, tells and answers."""
 
+from collections.abc import Awaitable
+
+import msgspec
 from msgspec import UNSET
 
 from gatepost.intake import Stopped
 from gatepost.mcp.calling import retry_key
 from gatepost.mcp.cancellation import Running, UntilCancelled
+from gatepost.mcp.conversation import Conversation, Desk, PageFirst
+from gatepost.mcp.ear import Ear
 from gatepost.mcp.era import BATCHING
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange
-from gatepost.mcp.interaction import Audience, progress_token
+from gatepost.mcp.interaction import progress_token
 from gatepost.mcp.jsonrpc import (
     BAD_BATCH,
     INVALID_REQUEST,
@@ -19,37 +24,60 @@ from gatepost.mcp.jsonrpc import (
     read_part,
     result,
 )
-from gatepost.mcp.legacy import Session, Sessions
-from gatepost.mcp.methods import INITIALIZE, served
+from gatepost.mcp.legacy import Sessions
+from gatepost.mcp.line import Line
+from gatepost.mcp.listening import open_listener
+from gatepost.mcp.methods import INITIALIZE, Method, served
 from gatepost.mcp.params import NO_META, read_params
-from gatepost.mcp.reply import Replies, as_refusal
+from gatepost.mcp.project import call_result
+from gatepost.mcp.replay import open_replay
+from gatepost.mcp.reply import UNAVAILABLE, Replies, as_refusal
+from gatepost.mcp.resumption import Resumable
+from gatepost.mcp.room import Room, room_of
 from gatepost.mcp.server import Ask, Server
-from gatepost.mcp.stream import Stream, reads_events
+from gatepost.mcp.stream import reads_events
+from gatepost.stores.api import StoreUnavailable
+from gatepost.tools.api import Failure, Outcome
+from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost_authz.errors import AuthError
 
 SESSION_HEADER = b"mcp-session-id"
+LAST_EVENT_HEADER = b"last-event-id"
 CANCELLED = "notifications/cancelled"
+# As long as a request may take to be heard of: a cancellation may arrive before it listens.
+CANCELLED_S = 5.0
 
 NO_SESSION = Refused(INVALID_REQUEST, "Mcp-Session-Id is required", legacy_status=400)
 LOST = Refused(INVALID_REQUEST, "Session not found", legacy_status=404)
 NO_BATCH = Refused(INVALID_REQUEST, "Batches are not part of this revision", legacy_status=400)
 NOT_ASKED = Refused(INVALID_REQUEST, "Nothing was asked of this client", legacy_status=400)
 EMPTY = Refused(INVALID_REQUEST, BAD_BATCH, legacy_status=400)
+ONLY_EVENTS = Refused(
+    INVALID_REQUEST, "GET is answered as text/event-stream only", legacy_status=406
+)
 
 
 class Handshake:
     """Serves the revisions that begin with `initialize`."""
 
-    def __init__(self, server: Server, sessions: Sessions, replies: Replies) -> None:
+    def __init__(self, server: Server, sessions: Sessions, replies: Replies, desk: Desk) -> None:
         self._server = server
         self._sessions = sessions
         self._replies = replies
-        self._methods = served(server.capabilities, modern=False)
+        self._desk = desk
         self._running: Running = {}
+        self._methods = served(server.capabilities, modern=False)
 
-    def find(self, exchange: Exchange) -> Session | None:
-        """The session a request names, if it is this caller's and alive."""
-        return self._sessions.find(exchange.headers.get(SESSION_HEADER, b""), exchange.caller)
+    async def find(self, exchange: Exchange) -> Room | None:
+        """The session a request names, if it is this caller's, alive, and not ended anywhere."""
+        caller = exchange.caller
+        session = self._sessions.find(exchange.headers.get(SESSION_HEADER, b""), caller)
+        if session is None:
+            return None
+        tenant = caller.tenant_id
+        return await room_of(
+            self._server.records.of(tenant), self._server.relay.of(tenant), session
+        )
 
     def initialize(self, exchange: Exchange, message: Message, identity: bytes) -> Answer:
         """Open a session (DE-05); its id goes back in a header."""
@@ -60,23 +88,49 @@ class Handshake:
         body = result(identity, self._server.introduction(session.version))
         return Answer(200, body, ((SESSION_HEADER, session_id.encode("ascii")),))
 
+    async def end(self, room: Room) -> Answer:
+        """End a session, everywhere and for good (DE-13)."""
+        await room.revise(lambda record: msgspec.structs.replace(record, ended=True))
+        nonce = room.session.nonce
+        for (owner, _), stop in tuple(self._running.items()):
+            if owner == nonce:
+                stop.pull()
+        await room.tell("end")
+        return Answer(204)
+
+    async def listen(self, exchange: Exchange, room: Room) -> Answer | Line:
+        """A stream to hold open (DE-12): the session's own, or the rest of a lost one."""
+        if not reads_events(exchange.headers.get(b"accept", b"")):
+            return self._replies.refused(None, ONLY_EVENTS)
+        event_id = exchange.headers.get(LAST_EVENT_HEADER)
+        try:
+            if event_id is None:
+                return await open_listener(self._server, exchange.caller, room)
+            return await open_replay(self._server, exchange.caller, room, event_id)
+        except Refused as refusal:
+            return self._replies.refused(None, refusal)
+
     async def request(
-        self, exchange: Exchange, message: Message, identity: bytes, session: Session
+        self, exchange: Exchange, message: Message, identity: bytes, room: Room
     ) -> Answer | None:
         """Answer one request of a session; None when the answer went out as a stream."""
+        ear = Ear(room, identity)
+        streams = self._server.streams
         stream = None
         if reads_events(exchange.headers.get(b"accept", b"")):
-            stream = Stream(exchange.send)
-        work = self._work(exchange, message, identity, session, stream)
-        return await self._replies.to(exchange, identity, stream, work)
+            stream = Resumable(
+                exchange.send, caller=exchange.caller, ear=ear, streams=streams, identity=identity
+            )
+        work = self._work(exchange, message, ear, stream)
+        try:
+            return await self._replies.to(exchange, identity, stream, work)
+        finally:
+            ear.close()
+            if stream is not None and stream.started:
+                streams.leave(stream)
 
     async def _work(
-        self,
-        exchange: Exchange,
-        message: Message,
-        identity: bytes,
-        session: Session,
-        stream: Stream | None,
+        self, exchange: Exchange, message: Message, ear: Ear, stream: Resumable | None
     ) -> bytes:
         if message.method == INITIALIZE:
             raise Refused(INVALID_REQUEST, "The session is open already")
@@ -87,48 +141,90 @@ class Handshake:
         if problem is not None:
             raise problem
         meta = NO_META if params.meta is UNSET else params.meta
-        client = Audience(stream, capabilities={}, token=progress_token(meta), level=None)
+        session = ear.room.session
+        caller = exchange.caller
+        client = Conversation(
+            stream, ear=ear, desk=self._desk, caller=caller, token=progress_token(meta)
+        )
         retry = retry_key(exchange.headers, params)
-        caller, version = exchange.caller, session.version
-        ask = Ask(caller, exchange.request_id, version, params, client, session, retry)
-        key = (session.nonce, identity)
-        return await UntilCancelled(self._running, key, method.handler(self._server, ask))
+        ask = Ask(caller, exchange.request_id, session.version, params, client, session, retry)
+        handled = _handled(method, method.handler(self._server, ask), session.version)
+        return await UntilCancelled(self._running, ear, client.answered(handled))
 
-    def notify(self, message: Message, session: Session) -> Answer:
+    async def notify(self, message: Message, room: Room) -> Answer:
         """Take a notification of a session; only a cancellation means anything here."""
         if message.method == CANCELLED:
             params, _ = read_params(message.params)
             identity = None if params.request_id is UNSET else read_id(params.request_id)
-            # Looked up below this session only: ids are the client's own (J-14).
-            if identity is not None and (stop := self._running.get((session.nonce, identity))):
-                stop.pull()
+            if identity is not None:
+                await self._cancel(room, identity)
         return ACCEPTED
 
-    async def batch(self, exchange: Exchange, batch: list[bytes], session: Session) -> Answer:
+    async def _cancel(self, room: Room, identity: bytes) -> None:
+        # Looked up below this session only: ids are the client's own (J-14).
+        stop = self._running.get((room.session.nonce, identity))
+        if stop is not None:
+            stop.pull()
+            return
+        # Elsewhere, or nowhere. Who does not listen yet finds the note.
+        about = identity.decode()
+        await room.leave("cancel", about, b"", ttl_s=CANCELLED_S)
+        await room.tell("cancel", about)
+
+    async def respond(self, message: Message, room: Room) -> Answer:
+        """Take a client's answer to a question of ours (DE-10)."""
+        identity = None if message.id is None else msgspec.json.decode(message.id)
+        if isinstance(identity, str) and message.answer is not None:
+            await self._desk.take_in(room, identity, message.answer)
+        return ACCEPTED
+
+    async def batch(self, exchange: Exchange, batch: list[bytes], room: Room) -> Answer:
         """Serve the messages of a batch in their order (DE-09); 202 when none wants an answer."""
-        if session.version != BATCHING:
+        if room.session.version != BATCHING:
             return self._replies.refused(None, NO_BATCH)
         if not batch:
             return self._replies.refused(None, EMPTY)
-        answers = [await self._part(exchange, read_part(raw), session) for raw in batch]
+        answers = [await self._part(exchange, read_part(raw), room) for raw in batch]
         bodies = [body for body in answers if body is not None]
         return Answer(200, b"[" + b",".join(bodies) + b"]") if bodies else ACCEPTED
 
-    async def _part(self, exchange: Exchange, message: Message, session: Session) -> bytes | None:
+    async def _part(self, exchange: Exchange, message: Message, room: Room) -> bytes | None:
         identity = message.id
         if message.refusal is not None:
             return error(identity, message.refusal)
         if message.method is None:
-            return None  # a response, to nothing that was asked
-        if identity is None:
-            self.notify(message, session)
+            await self.respond(message, room)
             return None
+        if identity is None:
+            await self.notify(message, room)
+            return None
+        ear = Ear(room, identity)
         try:
-            return result(identity, await self._work(exchange, message, identity, session, None))
+            return result(identity, await self._work(exchange, message, ear, None))
         except Refused as refusal:
             return error(identity, refusal)
         except AuthError as raised:
             # One status for all of them: what is already done cannot be answered with a challenge.
             return error(identity, as_refusal(raised))
+        except StoreUnavailable:
+            return error(identity, UNAVAILABLE)
         except Stopped:
             return None
+        finally:
+            ear.close()
+
+
+async def _handled(method: Method, work: Awaitable[bytes], version: str) -> bytes:
+    """*work*, with what these revisions have no words for put into theirs."""
+    try:
+        return await work
+    except ProtocolError as told:
+        raise Refused(told.code, told.message, data=told.data) from None
+    except PageFirst as page:
+        raise page.refusal from None
+    except MissingCapability as missing:
+        if method.name != "tools/call":
+            raise Refused(INVALID_REQUEST, f"This {missing}") from None
+        # For the model, as it has no error of the protocol before 2026-07-28.
+        outcome = Outcome(failure=Failure("denied", f"This tool {missing}."))
+        return call_result(outcome, version, b"")

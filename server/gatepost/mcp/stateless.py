@@ -7,15 +7,15 @@ from gatepost.mcp import modern
 from gatepost.mcp.calling import retry_key, tool_arguments, tool_name, unknown_tool
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.exchange import Answer, Exchange
-from gatepost.mcp.interaction import Audience, progress_token
 from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, Message, Refused
 from gatepost.mcp.line import Line
 from gatepost.mcp.methods import Method, served
 from gatepost.mcp.params import NO_META, Params
 from gatepost.mcp.reply import Replies
+from gatepost.mcp.roundtrips import Rounds, is_retry
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.stream import Stream, reads_events
-from gatepost.tools.client import NOBODY, Client
+from gatepost.tools.client import NOBODY
 from gatepost.tools.registry import UnknownTool
 
 
@@ -25,7 +25,7 @@ class Stateless:
     def __init__(self, server: Server, replies: Replies) -> None:
         self._server = server
         self._replies = replies
-        self._methods = served(server.capabilities, modern=True)
+        self._methods = served(server.modern_capabilities, modern=True)
         self._routed = frozenset(n for n, tool in server.registry.tools.items() if tool.routed)
 
     async def serve(
@@ -43,34 +43,44 @@ class Stateless:
         try:
             method = self._check(exchange, message, params, problem)
             retry = retry_key(exchange.headers, params)
+            if method.handler is None:
+                return await self._open(exchange, identity, params, method)
+            client = self._client(exchange, method, params)
         except Refused as refusal:
             return self._replies.refused(identity, refusal)
-        if method.handler is None:
-            return await self._open(exchange, identity, params, method)
-        stream, client = self._client(exchange, params)
-        ask = Ask(exchange.caller, exchange.request_id, MODERN, params, client, None, retry)
-        work = UntilDisconnect(exchange.receive, method.handler(self._server, ask))
-        return await self._replies.to(exchange, identity, stream, work)
+        caller, request_id = exchange.caller, exchange.request_id
+        if client is None:
+            ask = Ask(caller, request_id, MODERN, params, NOBODY, None, retry)
+            work = UntilDisconnect(exchange.receive, method.handler(self._server, ask))
+            return await self._replies.to(exchange, identity, None, work)
+        ask = Ask(caller, request_id, MODERN, params, client, None, retry)
+        handled = method.handler(self._server, ask)
+        if client.stream is not None:
+            handled = client.answered(handled)
+        work = UntilDisconnect(exchange.receive, handled)
+        return await self._replies.to(exchange, identity, client.stream, work, client.questions)
 
     async def _open(
         self, exchange: Exchange, identity: bytes, params: Params, method: Method
     ) -> Answer | Line | None:
         if method.opener is None:
             return None
-        try:
-            return await method.opener(self._server, exchange, identity, params)
-        except Refused as refusal:
-            return self._replies.refused(identity, refusal)
+        return await method.opener(self._server, exchange, identity, params)
 
-    def _client(self, exchange: Exchange, params: Params) -> tuple[Stream | None, Client]:
-        meta = params.meta
-        if meta is UNSET or meta.progress_token is UNSET:
-            return None, NOBODY
-        stream = None
-        if reads_events(exchange.headers.get(b"accept", b"")):
-            stream = Stream(exchange.send)
-        token = progress_token(meta)
-        return stream, Audience(stream, capabilities={}, token=token, level=None)
+    def _client(self, exchange: Exchange, method: Method, params: Params) -> Rounds | None:
+        """Who can be told or asked something; None when there is nothing to tell and to ask."""
+        meta = NO_META if params.meta is UNSET else params.meta
+        tells = not (meta.progress_token is UNSET and meta.log_level is UNSET)
+        goes_on = is_retry(params)
+        if not (tells or meta.capabilities or goes_on):
+            return None
+        client = Rounds(self._server, exchange.caller, method.name, params, asks=method.asks)
+        if tells:
+            events = reads_events(exchange.headers.get(b"accept", b""))
+            client.hear(Stream(exchange.send) if events else None)
+        if goes_on and method.asks:
+            client.remember()
+        return client
 
     def _check(
         self, exchange: Exchange, message: Message, params: Params, problem: Refused | None

@@ -10,7 +10,6 @@ from gatepost.mcp.exchange import Exchange
 from gatepost.mcp.jsonrpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
-    MISSING_CAPABILITY,
     RATE_LIMITED,
     Refused,
     result,
@@ -19,14 +18,14 @@ from gatepost.mcp.line import Line
 from gatepost.mcp.params import PREFIX, SERVER_INFO, Params
 from gatepost.mcp.server import Server
 from gatepost.mcp.stream import reads_events
+from gatepost.mcp.tasks import UNDECLARED, declared
+from gatepost.stores.api import StoreUnavailable
 from gatepost.streams import Closing, TooMany
 from gatepost.tools.surroundings import Listed
 from gatepost_authz.caller import TenantContext
 
 LISTEN = "subscriptions/listen"
 SUBSCRIPTION = PREFIX + "subscriptionId"
-TASKS = PREFIX + "tasks"
-"""The extension whose tasks can be watched."""
 
 MOST_NAMES = 100
 """URIs, and task ids, that one stream may watch."""
@@ -69,18 +68,13 @@ STOPPING = Refused(
     status=503,
     headers=((b"retry-after", b"1"),),
 )
-NO_TASKS = Refused(
-    MISSING_CAPABILITY,
-    "taskIds needs a client with the tasks extension",
-    data={"requiredCapabilities": {"extensions": {TASKS: {}}}},
-)
 
 
 async def listen(server: Server, exchange: Exchange, identity: bytes, params: Params) -> "Listener":
     """Open a stream as asked; whatever is wrong is said before it (raises Refused)."""
     asked = _asked(params)
-    if asked.task_ids is not UNSET and not _declares_tasks(params):
-        raise NO_TASKS
+    if asked.task_ids is not UNSET and not declared(params):
+        raise UNDECLARED
     if not reads_events(exchange.headers.get(b"accept", b"")):
         raise NO_EVENTS
     caller = exchange.caller
@@ -111,16 +105,6 @@ def _asked(params: Params) -> Filter:
         raise Refused(INVALID_PARAMS, f"Invalid params.notifications: {error}") from None
 
 
-def _declares_tasks(params: Params) -> bool:
-    declared = UNSET if params.meta is UNSET else params.meta.capabilities
-    if declared is UNSET or "extensions" not in declared:
-        return False
-    try:
-        return TASKS in msgspec.json.decode(declared["extensions"], type=dict[str, Raw])
-    except msgspec.DecodeError:
-        return False
-
-
 async def _honoured(server: Server, caller: TenantContext, asked: Filter) -> Filter:
     """
     What of the filter this server and this caller's permissions allow.
@@ -135,7 +119,7 @@ async def _honoured(server: Server, caller: TenantContext, asked: Filter) -> Fil
     if asked.resource_subscriptions is not UNSET and offered.get("resources", {}).get("subscribe"):
         uris = dict.fromkeys(asked.resource_subscriptions)
         honoured.resource_subscriptions = [u for u in uris if server.may_read(caller, u)]
-    if asked.task_ids is not UNSET and server.tasks is not None:
+    if asked.task_ids is not UNSET and server.lengthy:
         honoured.task_ids = await server.tasks.may_follow(caller, asked.task_ids)
     return honoured
 
@@ -156,7 +140,16 @@ class Listener(Line):
     read, it is told once, and a set of what was asked for cannot grow.
     """
 
-    __slots__ = ("_honoured", "_identity", "_interest", "_new", "_server", "_wanted")
+    __slots__ = (
+        "_honoured",
+        "_identity",
+        "_interest",
+        "_moved",
+        "_new",
+        "_server",
+        "_shown",
+        "_wanted",
+    )
 
     def __init__(
         self, server: Server, caller: TenantContext, identity: bytes, honoured: Filter
@@ -167,6 +160,8 @@ class Listener(Line):
         self._honoured = honoured
         self._wanted = _wanted(honoured)
         self._new: dict[Change, None] = {}
+        self._moved: dict[str, None] | None = None
+        self._shown: bytes | None = None
         self._interest: Interest | None = None
 
     def follow(self, interest: Interest) -> None:
@@ -175,35 +170,54 @@ class Listener(Line):
 
     def hear(self, change: Change) -> None:
         """Take a change, if it is one that was asked for."""
-        if change in self._wanted and change not in self._new:
+        if change not in self._wanted:
+            return
+        if change.what == "task":
+            self._moved = {**(self._moved or {}), change.name: None}
+        else:
             self._new[change] = None
-            self._streams.wake(self)
+        self._streams.wake(self)
 
     def greeting(self) -> bytes:
         """See `Line`; what of the filter is honoured (SU-03)."""
         shown = b'"notifications":' + _encode(self._honoured)
         return self._event("subscriptions/acknowledged", shown)
 
-    async def news(self) -> bytes | None:
+    def news(self) -> bytes | None:
         """See `Line`."""
-        while self._new:
-            change = next(iter(self._new))
-            del self._new[change]
-            if self._streams.is_over(self.caller):
-                self.end()
-                return None
-            if frame := await self._told(change):
-                return frame
-        return None
-
-    async def _told(self, change: Change) -> bytes | None:
+        if not self._new and self._shown is None:
+            return None
+        if self._streams.is_over(self.caller):
+            self.end()
+            return None
+        if self._shown is not None:
+            shown, self._shown = self._shown, None
+            return self._event("tasks", shown)
+        change = next(iter(self._new))
+        del self._new[change]
         if change.what == "document":
             return self._event("resources/updated", b'"uri":' + _encode(change.name))
-        if change.what == "task":
-            tasks = self._server.tasks
-            shown = None if tasks is None else await tasks.shown(self.caller, change.name)
-            return None if shown is None else self._event("tasks", shown)
         return self._event(f"{change.what}/list_changed", b"")
+
+    @property
+    def must_look_up(self) -> bool:
+        """See `Line`; what is told of a task is how it stands, not how it was."""
+        return self._moved is not None
+
+    async def look_up(self) -> None:
+        """See `Line`; one task at a time, since a result may weigh megabytes."""
+        moved, tasks = self._moved, self._server.tasks
+        if moved is None or tasks is None:
+            return
+        task_id = next(iter(moved))
+        del moved[task_id]
+        if not moved:
+            self._moved = None
+        try:
+            self._shown = await tasks.shown(self.caller, task_id)
+        except StoreUnavailable:
+            # Saying nothing would pass for no change: the client listens anew when it can.
+            self.end()
 
     def _event(self, name: str, members: bytes) -> bytes:
         return b"".join(

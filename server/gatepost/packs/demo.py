@@ -1,21 +1,29 @@
-"""Tools to try the gate with: they show who calls, what a scope opens, and how slow work ends."""
+"""To try the gate with: who calls, what a scope opens, how slow work ends, what can be read."""
 
 import asyncio
 import csv
 import io
+import mimetypes
 import re
+from collections.abc import Mapping
+from datetime import UTC, datetime
 from typing import Annotated
+from urllib.parse import quote
 
 from pydantic import BaseModel, ConfigDict, Field
 from typing_extensions import TypedDict
 
 from gatepost.tools.api import CallContext, ToolFailure
+from gatepost.tools.content import Contents, Entry, Message, Relevance
 from gatepost.tools.pack import Pack
 
 pack = Pack("demo")
 
 # What spreadsheets take for the start of a formula (OWASP, CSV injection).
 FORMULA_STARTS = ("=", "+", "-", "@", "\t", "\r")
+
+LARGEST_FILE = 1_000_000
+MOST_FILES = 1_000
 
 FILENAME = re.compile(r"[^\W_][\w. -]{0,99}")
 
@@ -119,3 +127,77 @@ async def count_slowly(
         await asyncio.sleep(delay_s)
         await ctx.progress(step, steps, f"Counted to {step}")
     return f"Counted to {steps}"
+
+
+@pack.resource(
+    "demo://invoice-format",
+    title="Invoice format",
+    mime_type="text/markdown",
+    audience=("assistant",),
+    ttl_s=3600,
+)
+async def invoice_format(ctx: CallContext) -> str:
+    """How `save_csv` wants the lines of an invoice."""
+    return INVOICE_FORMAT
+
+
+INVOICE_FORMAT = """\
+# Invoice lines
+
+Each line of an invoice is one row with up to three members:
+
+- `date`: the day, written `2024-01-15`
+- `amount`: a number without a currency
+- `vendor`: the name of who sends the invoice
+"""
+
+
+@pack.resource("workspace://{+path}", title="Workspace file", scopes={"files:read"})
+async def workspace_file(ctx: CallContext, path: str) -> Contents:
+    """A file of the caller's own workspace."""
+    data = await ctx.workspace.read(path, limit=LARGEST_FILE)
+    kind, coding = mimetypes.guess_type(path, strict=False)
+    if coding is None:
+        try:
+            return Contents(data.decode(), kind or "text/plain")
+        except UnicodeDecodeError:
+            pass
+    return Contents(data, (kind if coding is None else None) or "application/octet-stream")
+
+
+@workspace_file.list
+async def workspace_files(ctx: CallContext) -> list[Entry]:
+    """Every file of the workspace, with its size and age."""
+    return [
+        Entry(
+            variables={"path": file.path},
+            size=file.size,
+            relevance=Relevance(last_modified=datetime.fromtimestamp(file.modified, UTC)),
+        )
+        for file in await ctx.workspace.files(limit=MOST_FILES)
+    ]
+
+
+@workspace_file.complete("path")
+async def workspace_paths(ctx: CallContext, value: str, given: Mapping[str, str]) -> list[str]:
+    """The paths that begin with what is typed."""
+    files = await ctx.workspace.files(limit=MOST_FILES)
+    return [file.path for file in files if file.path.startswith(value)]
+
+
+@pack.prompt(title="Check an invoice", scopes={"files:read"})
+async def check_invoice(
+    ctx: CallContext,
+    path: Annotated[str, Field(description="A CSV file of the workspace", max_length=4096)],
+) -> list[Message]:
+    """Look through a saved invoice for lines that cannot be right."""
+    data = await ctx.workspace.read(path, limit=LARGEST_FILE)
+    text = data.decode(errors="replace")
+    return [
+        Message("user", Contents(text, "text/csv", f"workspace://{quote(path)}")),
+        Message("user", Contents(INVOICE_FORMAT, "text/markdown", "demo://invoice-format")),
+        Message("user", "Which lines of this invoice cannot be right, and why?"),
+    ]
+
+
+check_invoice.complete("path")(workspace_paths)

@@ -17,7 +17,7 @@ from gatepost.tools.asking import (
 )
 from gatepost.tools.client import LEVELS, NOBODY, Client, LogLevel, lacking
 from gatepost.tools.content import Icon
-from gatepost.tools.sampling import Message, Sampled, Sampling, SamplingOptions
+from gatepost.tools.sampling import Sampled, Sampling, SamplingMessage, SamplingOptions
 from gatepost.tools.surroundings import UNHEARD, Changes, Workspace
 from gatepost_authz.caller import TenantContext
 
@@ -35,8 +35,8 @@ FailureKind = Literal[
 ]
 
 
-Kind = Literal["tool", "document", "prompt", "completion", "listing"]
-"""What a call uses: a tool, a resource, a prompt, suggestions for one of these, or a lister."""
+Kind = Literal["tool", "document", "prompt", "completion", "listing", "skill"]
+"""What a call uses: a tool, a resource, a prompt, help with one of these, a lister, a skill."""
 
 WORDS: Mapping[Kind, str] = {
     "tool": "tool",
@@ -44,6 +44,7 @@ WORDS: Mapping[Kind, str] = {
     "prompt": "prompt",
     "completion": "completion",
     "listing": "list",
+    "skill": "skill",
 }
 """Each kind as the protocol and its users call it."""
 
@@ -63,7 +64,12 @@ class Failure(msgspec.Struct, frozen=True):
 
 
 class ToolFailure(Exception):
-    """Raised by a tool to answer a Failure that the model can act on."""
+    """
+    Raised by a tool to answer a Failure that the model can act on.
+
+    ``rate_limit`` and ``upstream_unavailable`` say that nothing was done and that the same call may
+    succeed later: a retry runs the tool again. Every other kind is how the call ended.
+    """
 
     def __init__(
         self,
@@ -183,7 +189,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     async def sample(
         self,
-        messages: str | Sequence[Message],
+        messages: str | Sequence[SamplingMessage],
         *,
         max_tokens: int,
         key: str | None = None,
@@ -284,6 +290,8 @@ class Tool(Offer, frozen=True, kw_only=True):
     routed: tuple[Routed, ...] = ()
     task_support: TaskSupport = "forbidden"
     """Whether a call may, or for MCP clients must, become a task."""
+    detaches: bool = False
+    """Whether it says itself when; otherwise its task begins before it does."""
     read_only_form: Callable[[Any], bool] | None = None
     """Whether a call with these checked arguments only reads, where that depends on them."""
 

@@ -23,11 +23,16 @@ class InputRequest(msgspec.Struct, frozen=True):
     params: Mapping[str, Any]
 
 
+RESERVED = range(-32768, -31999)
+"""JSON-RPC's error codes; MCP leaves none of them to tools (J-18, J-19)."""
+
+
 class MissingCapability(Exception):
     """The client of this call cannot do what the call needs; ``required`` is what it lacks."""
 
     def __init__(self, required: Capabilities) -> None:
-        super().__init__(f"needs a client that can do: {', '.join(required)}")
+        lacks = [" ".join((name, *parts)) for name, parts in required.items()]
+        super().__init__(f"needs a client that can do: {', '.join(lacks)}")
         self.required = required
 
 
@@ -41,6 +46,8 @@ class ProtocolError(Exception):
 
     def __init__(self, code: int, message: str, data: Any = None) -> None:
         super().__init__(message)
+        if code in RESERVED and code not in (-32602, -32603):
+            raise ValueError(f"{code} is the protocol's own; a tool's codes lie outside of it")
         self.code = code
         self.message = message
         self.data = data
@@ -57,6 +64,22 @@ class InputNeeded(BaseException):
     def __init__(self, requests: Mapping[str, InputRequest]) -> None:
         super().__init__()
         self.requests = requests
+
+
+def all_needed(several: BaseExceptionGroup[Any]) -> InputNeeded | None:
+    """Everything that was asked by tasks of one group; None when one of them failed otherwise."""
+    needed, others = several.split(InputNeeded)
+    if needed is None or others is not None:
+        return None
+    requests: dict[str, InputRequest] = {}
+    ahead: list[BaseException] = [needed]
+    while ahead:
+        raised = ahead.pop()
+        if isinstance(raised, BaseExceptionGroup):
+            ahead.extend(reversed(raised.exceptions))
+        elif isinstance(raised, InputNeeded):
+            requests.update(raised.requests)
+    return InputNeeded(requests)
 
 
 class Clock(Protocol):

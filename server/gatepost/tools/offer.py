@@ -1,5 +1,8 @@
 """What is offered beside tools: resources, their templates, prompts, and help with both."""
 
+from collections.abc import Mapping, Sequence
+from typing import Any
+
 import msgspec
 
 from gatepost.tools.api import Offer
@@ -84,3 +87,21 @@ class Prompt(Offer, frozen=True, kw_only=True):
 
     arguments: tuple[Argument, ...] = ()
     completer: Completer | None = None
+
+
+class Skill(Offer, frozen=True, kw_only=True):
+    """A folder that teaches a way of working (SEP-2640); its files are Documents of their own."""
+
+    kind = "skill"
+
+    uri: str
+    """Of its SKILL.md."""
+    entry: Mapping[str, Any]
+    """What `skills/list` and `skills/get` say of it; also what it answers."""
+    folders: Mapping[str, Sequence[Mapping[str, str]]]
+    """The direct children of each of its folders, by the folder's URI."""
+
+    @property
+    def key(self) -> str:
+        """What finds it among its kind."""
+        return self.uri

@@ -1,6 +1,7 @@
 """A pack: functions of one subject, made into tools, resources and prompts by decorators."""
 
 from collections.abc import Awaitable, Callable, Mapping
+from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack
 
 from gatepost.tools.answer import Answer, holding, returned_by
@@ -17,10 +18,11 @@ from gatepost.tools.dialect import validator_of
 from gatepost.tools.document import Resource, ResourceOptions, document
 from gatepost.tools.function import Options as CommonOptions
 from gatepost.tools.function import awaited, description_of, named, settled
-from gatepost.tools.offer import Document, Prompt, Template
+from gatepost.tools.offer import Document, Prompt, Skill, Template
 from gatepost.tools.prompt import PromptFunction, prompt
 from gatepost.tools.routing import routed_arguments
 from gatepost.tools.schema import arguments_of, checker
+from gatepost.tools.skill import offers_of, read_skill
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -69,11 +71,12 @@ class Pack:
         self.documents: dict[str, Document] = {}
         self.templates: dict[str, Template] = {}
         self.prompts: dict[str, Prompt] = {}
+        self.skills: dict[str, Skill] = {}
 
     @property
     def offers(self) -> tuple[Offer, ...]:
         """Everything in it."""
-        kinds = (self.tools, self.documents, self.templates, self.prompts)
+        kinds = (self.tools, self.documents, self.templates, self.prompts, self.skills)
         return tuple(offer for kind in kinds for offer in kind.values())
 
     def tool(
@@ -144,6 +147,19 @@ class Pack:
 
         return register
 
+    def skill(self, folder: Path | str, **options: Unpack[CommonOptions]) -> Skill:
+        """
+        Offer the skill in *folder*, and each of its files as a resource below `skill://<pack>/`.
+
+        The folder holds a `SKILL.md` that begins with its name and description (Agent Skills). It
+        is read now; what changes later counts after a restart. ValueError says what is wrong.
+        """
+        read = read_skill(Path(folder), authority=self.name)
+        offer, documents = offers_of(read, self.name, options)
+        for file in documents:
+            self._add(self.documents, file)
+        return self._add(self.skills, offer)
+
     def _keep_template(self, template: Template) -> None:
         self.templates[template.key] = template
 
@@ -203,6 +219,7 @@ class Pack:
             routed=routed_arguments(made["input_schema"]),
             **settled("tool", name, self.name, options),
             task_support=support,
+            detaches=options.get("detaches", False),
             read_only_form=options.get("read_only_form"),
             **made,
         )

@@ -6,7 +6,7 @@ from typing import TypeVar
 
 from gatepost.tools.api import WORDS, Kind, Offer, Tool
 from gatepost.tools.function import NAME
-from gatepost.tools.offer import Completer, Document, Lister, Prompt, Template
+from gatepost.tools.offer import Completer, Document, Lister, Prompt, Skill, Template
 from gatepost.tools.template import is_uri
 from gatepost_authz.caller import TenantContext
 
@@ -14,7 +14,7 @@ from gatepost_authz.caller import TenantContext
 # our memory.
 REMEMBERED_SETS = 1024
 
-KINDS: tuple[Kind, ...] = ("tool", "document", "prompt", "completion", "listing")
+KINDS: tuple[Kind, ...] = ("tool", "document", "prompt", "completion", "listing", "skill")
 Required = frozenset[str]
 AnyOffer = TypeVar("AnyOffer", bound=Offer)
 
@@ -37,7 +37,7 @@ class Visible:
     cache.
     """
 
-    __slots__ = ("documents", "listers", "prompts", "templates", "tools")
+    __slots__ = ("documents", "listers", "prompts", "skills", "templates", "tools")
 
     def __init__(self, offers: Iterable[Offer]) -> None:
         reached = list(offers)
@@ -46,6 +46,7 @@ class Visible:
         self.templates = _of(Template, reached)
         self.prompts = _of(Prompt, reached)
         self.listers = _of(Lister, reached)
+        self.skills = _of(Skill, reached)
 
 
 class Registry:
@@ -65,6 +66,7 @@ class Registry:
         self.documents = _checked(_of(Document, listed))
         self.templates = _checked(_of(Template, listed))
         self.prompts = _checked(_of(Prompt, listed))
+        self.skills = _checked(_of(Skill, listed))
         declared = frozenset[str]().union(*(offer.scopes for offer in listed))
         self.obtainable = declared if obtainable is None else obtainable
         # What a caller must already hold to reach each of them at all.

@@ -1,19 +1,19 @@
 """The steps of a call, the same for every protocol that brings one."""
 
 import asyncio
-import math
 import time
 from collections.abc import Awaitable, Callable, Sequence
-from functools import partial
 from typing import Any, Protocol
 
 import structlog
 
+from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import WORDS, Call, CallContext, Failure, Offer, Outcome, ToolFailure
 from gatepost.tools.attend import DeadlinePassed, Patient, Within
-from gatepost.tools.client import NOBODY, MissingCapability, ProtocolError
+from gatepost.tools.client import NOBODY, MissingCapability, ProtocolError, all_needed
 from gatepost.tools.fit import fit
 from gatepost.tools.registry import Registry
+from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError
 
 log = structlog.get_logger("gatepost.runner")
@@ -22,6 +22,14 @@ Next = Callable[[Call, Offer, Any], Awaitable[Outcome]]
 
 GRACE_S = 45.0
 """How long a call may outlive its caller's token: longer than most calls take, below a minute."""
+FOREVER_S = 1e8
+"""Three years; the loops' timers know no infinity."""
+
+BEYOND = (Exception, BaseExceptionGroup, SystemExit)
+"""
+What other people's code may end in. A library that gives up with `sys.exit` on a tool's behalf must
+not end the server.
+"""
 
 
 class TokenOver(DeadlinePassed):
@@ -90,15 +98,15 @@ class Runner:
         self.clock = clock
         self._perform: Next = self._invoke
         for stage in reversed(stages):
-            self._perform = partial(stage, proceed=self._perform)
+            self._perform = _around(stage.__call__, self._perform)
 
     async def run(self, call: Call) -> Outcome:
         """
         Do what *call* asks, or say in its Outcome why not.
 
         Raises Unknown, InsufficientScope or InsufficientAuthentication where more permissions
-        or a new sign-in would help, MissingCapability, ProtocolError and InputNeeded; these are
-        for the protocol to answer.
+        or a new sign-in would help, MissingCapability, ProtocolError, InputNeeded and
+        StoreUnavailable; these are for the protocol to answer.
         """
         offer = self.registry.offer(call.kind, call.tool, call.caller)
         call.caller.require(offer.scopes)
@@ -111,7 +119,7 @@ class Runner:
                 raise
             # The tool awaited something that somebody else cancelled: its fault, not the client's.
             outcome = outcome_of(cancelled, call, offer.timeout_s or self.timeout_s)
-        except Exception as error:  # noqa: BLE001  # the boundary around other people's code
+        except BEYOND as error:
             outcome = outcome_of(error, call, offer.timeout_s or self.timeout_s)
         return fit(outcome, offer, self.max_result_bytes)
 
@@ -119,23 +127,31 @@ class Runner:
         # The clock runs while the tool runs, not while a stage waits for a person.
         limit = offer.timeout_s or self.timeout_s
         work = offer.invoke(self.context_for(call), arguments)
-        # Whoever lost the right to call must not keep what is said on an open stream; a token
-        # within its leeway counts as good until now.
-        allowed = max(call.caller.expires_at - self.clock(), 0.0) + self.grace_s
+        allowed = FOREVER_S if call.lasting else self.allowed_s(call.caller)
         if call.client is NOBODY:
-            if limit <= allowed or call.lasting:
-                return Within(limit, work)
-            return WhileAllowed(allowed, work)
-        attentive = Attentive(limit, math.inf if call.lasting else allowed, work)
+            return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)
+        attentive = Attentive(limit, allowed, work)
         call.client.timed(attentive)
         return attentive
+
+    def allowed_s(self, caller: TenantContext) -> float:
+        """
+        Seconds that a call of this caller may hold its connection.
+
+        Whoever lost the right to call must not keep what is said on an open stream; a token within
+        its leeway counts as good until now.
+        """
+        return max(caller.expires_at - self.clock(), 0.0) + self.grace_s
 
 
 def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     """What a call answers that ended with *error*; raises it when the protocol has to answer."""
+    if isinstance(error, BaseExceptionGroup) and (needed := all_needed(error)):
+        # It asks in tasks of its own, all at once.
+        raise needed from None
     if isinstance(error, ToolFailure):
         return Outcome(failure=error.failure)
-    if isinstance(error, AuthError | MissingCapability | ProtocolError):
+    if isinstance(error, AuthError | MissingCapability | ProtocolError | StoreUnavailable):
         raise error
     if isinstance(error, TokenOver):
         message = "The access token expired during the call. Call again with a fresh one."
@@ -152,6 +168,14 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     )
     message = f"The {WORDS[call.kind]} failed unexpectedly. Reference: {call.request_id}"
     return Outcome(failure=Failure("internal", message))
+
+
+def _around(stage: Stage, proceed: Next) -> Next:
+    # A closure around a bound method: half of what a partial of an object that can be called costs.
+    def perform(call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
+        return stage(call, offer, arguments, proceed)
+
+    return perform
 
 
 def _is_ours() -> bool:

@@ -7,7 +7,7 @@ import msgspec
 
 from gatepost.tools.client import InputRequest
 
-Message = Mapping[str, Any]
+SamplingMessage = Mapping[str, Any]
 
 # An answer is a few paragraphs; this leaves room for a picture.
 MOST_BYTES = 1_000_000
@@ -57,12 +57,17 @@ class Sampling:
     """
 
     def __init__(
-        self, messages: str | Sequence[Message], max_tokens: int, **options: Unpack[SamplingOptions]
+        self,
+        messages: str | Sequence[SamplingMessage],
+        max_tokens: int,
+        **options: Unpack[SamplingOptions],
     ) -> None:
         if isinstance(messages, str):
             messages = [{"role": "user", "content": {"type": "text", "text": messages}}]
         if max_tokens < 1:
             raise ValueError("max_tokens must be positive")
+        if unknown := options.keys() - SamplingOptions.__annotations__.keys():
+            raise TypeError(f"a sampling has no option {', '.join(sorted(unknown))}")
         _check_messages(messages)
         params: dict[str, Any] = {"messages": list(messages), "maxTokens": max_tokens}
         named = {
@@ -115,7 +120,7 @@ def _is_block(block: Any, params: Mapping[str, Any]) -> bool:
     return members is not None and all(isinstance(block.get(member), str) for member in members)
 
 
-def _check_messages(messages: Sequence[Message]) -> None:
+def _check_messages(messages: Sequence[SamplingMessage]) -> None:
     """Roles, and each call of a tool followed by its results alone (SA-02)."""
     if not messages:
         raise ValueError("sampling needs a message")

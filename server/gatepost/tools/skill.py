@@ -4,17 +4,24 @@ import hashlib
 import math
 import mimetypes
 import re
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
 import yaml
 
+from gatepost.tools.api import CallContext, Outcome
+from gatepost.tools.content import Contents
+from gatepost.tools.function import Options, settled
+from gatepost.tools.offer import Document, Skill
+
 MANIFEST = "SKILL.md"
 MOST_FILES = 512
 MOST_BYTES = 16 * 1024 * 1024
 DIRECTORY_TYPE = "inode/directory"
+FILE_TTL_S = 300
+"""A client may keep a file as long as the list that has its digest."""
 
 # Agent Skills' naming rules: no hyphen at an end, no two in a row.
 NAME = re.compile(r"(?!.*--)[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
@@ -34,21 +41,23 @@ class SkillFile(msgspec.Struct, frozen=True):
         """SHA-256 of the raw bytes, as `sha256:` and hex."""
         return f"sha256:{hashlib.sha256(self.data).hexdigest()}"
 
+    @property
+    def body(self) -> str | bytes:
+        """Text where it is text, so that a model can read it."""
+        try:
+            return self.data.decode()
+        except UnicodeDecodeError:
+            return self.data
 
-class Skill(msgspec.Struct, frozen=True):
-    """One skill, read whole: what is listed and what is served later are the same bytes."""
+
+class SkillFolder(msgspec.Struct, frozen=True):
+    """A skill, read whole: what is listed and what is served later are the same bytes."""
 
     uri: str
     """Of its SKILL.md; the folder is what comes before the last slash."""
     frontmatter: Mapping[str, Any]
     """Name, description and whatever else SKILL.md begins with, unchanged."""
     files: tuple[SkillFile, ...]
-    scopes: frozenset[str] = frozenset()
-
-    @property
-    def folder(self) -> str:
-        """The URI of its folder."""
-        return self.uri.rpartition("/")[0]
 
     @property
     def entry(self) -> Mapping[str, Any]:
@@ -58,21 +67,69 @@ class Skill(msgspec.Struct, frozen=True):
         ]
         return {"uri": self.uri, "frontmatter": self.frontmatter, "resources": resources}
 
-    def children(self, folder: str) -> list[Mapping[str, str]] | None:
-        """The direct children of one of its folders, as resources; None when it is none of them."""
-        below = [f for f in self.files if f.uri.startswith(f"{folder}/")]
-        if not below:
-            return None
-        children: dict[str, Mapping[str, str]] = {}
-        for file in below:
-            name, more, _ = file.uri[len(folder) + 1 :].partition("/")
-            uri = f"{folder}/{name}"
-            media_type = DIRECTORY_TYPE if more else file.media_type
-            children[uri] = {"uri": uri, "name": name, "mimeType": media_type}
-        return [children[uri] for uri in sorted(children)]
+    @property
+    def folders(self) -> Mapping[str, Sequence[Mapping[str, str]]]:
+        """The direct children of each of its folders, as resources, by the folder's URI."""
+        root = self.uri.rpartition("/")[0]
+        found: dict[str, dict[str, Mapping[str, str]]] = {}
+        for file in self.files:
+            uri, kind = file.uri, file.media_type
+            while uri != root:
+                folder, _, name = uri.rpartition("/")
+                found.setdefault(folder, {})[uri] = {"uri": uri, "name": name, "mimeType": kind}
+                uri, kind = folder, DIRECTORY_TYPE
+        return {folder: [held[uri] for uri in sorted(held)] for folder, held in found.items()}
 
 
-def read_skill(folder: Path, *, authority: str, scopes: frozenset[str] = frozenset()) -> Skill:
+def offers_of(
+    folder: SkillFolder, pack: str, options: Options
+) -> tuple[Skill, tuple[Document, ...]]:
+    """The skill and its files, as offers; whoever may use the one may read the others."""
+    settings = settled("pack", pack, pack, options)
+    name, description = folder.frontmatter["name"], folder.frontmatter["description"]
+    entry = folder.entry
+
+    async def show(ctx: CallContext, arguments: Any) -> Outcome:
+        return Outcome((entry,))
+
+    skill = Skill(
+        **{**settings, "name": name},
+        description=description,
+        check=lambda _: None,
+        invoke=show,
+        uri=folder.uri,
+        entry=entry,
+        folders=folder.folders,
+    )
+    described = {folder.uri: (name, description)}
+    documents = tuple(
+        _document(file, settings, *described.get(file.uri, (None, None))) for file in folder.files
+    )
+    return skill, documents
+
+
+def _document(
+    file: SkillFile, settings: Mapping[str, Any], name: str | None, description: str | None
+) -> Document:
+    path = file.uri.split("/", 4)[-1]
+    answer = Outcome((Contents(file.body, file.media_type).shown(file.uri, None),))
+
+    async def read(ctx: CallContext, arguments: Any) -> Outcome:
+        return answer
+
+    return Document(
+        **{**settings, "name": name or path, "title": None},
+        description=description or f"A file of a skill: {path}",
+        check=lambda _: None,
+        invoke=read,
+        uri=file.uri,
+        mime_type=file.media_type,
+        size=len(file.data),
+        ttl_s=FILE_TTL_S,
+    )
+
+
+def read_skill(folder: Path, *, authority: str) -> SkillFolder:
     """
     Read a skill's folder; its URIs begin with ``skill://<authority>/<name>/``.
 
@@ -92,7 +149,7 @@ def read_skill(folder: Path, *, authority: str, scopes: frozenset[str] = frozens
     )
     if sum(len(file.data) for file in files) > MOST_BYTES:
         raise ValueError(f"{folder} is larger than {MOST_BYTES} bytes, which clients refuse")
-    return Skill(f"{base}/{MANIFEST}", frontmatter, files, scopes)
+    return SkillFolder(f"{base}/{MANIFEST}", frontmatter, files)
 
 
 def media_type(path: Path) -> str:

@@ -2,8 +2,21 @@
 
 from typing import Literal, Protocol
 
+import msgspec
+
 Listed = Literal["tools", "resources", "prompts"]
 """The lists that clients read and may be told about."""
+
+
+class File(msgspec.Struct, frozen=True):
+    """One file of a workspace."""
+
+    path: str
+    """Relative to the workspace."""
+    size: int
+    """In bytes."""
+    modified: float
+    """Seconds since the epoch."""
 
 
 class Workspace(Protocol):
@@ -14,6 +27,9 @@ class Workspace(Protocol):
 
     async def read(self, path: str, *, limit: int) -> bytes:
         """Read a file of at most *limit* bytes."""
+
+    async def files(self, *, limit: int) -> list[File]:
+        """The files there are, sorted by path; at most *limit* of them."""
 
 
 class Changes(Protocol):

@@ -1,0 +1,253 @@
+"""The client of a call in the older revisions: told on the call's stream, and asked there too."""
+
+import asyncio
+import contextlib
+import secrets
+from collections import Counter
+from collections.abc import Mapping
+from typing import Any, NamedTuple, NoReturn
+
+import msgspec
+from msgspec import UNSET, Raw, UnsetType
+
+from gatepost.keyring import KeyRing
+from gatepost.mcp.asking import WITH_URLS, projected
+from gatepost.mcp.ear import Ear
+from gatepost.mcp.interaction import Audience
+from gatepost.mcp.jsonrpc import URL_ELICITATION, Refused, request
+from gatepost.mcp.resumption import Resumable
+from gatepost.mcp.room import Room, Signal
+from gatepost.streams import Closing, TooMany
+from gatepost.tools.api import ToolFailure
+from gatepost.tools.client import (
+    Capabilities,
+    Clock,
+    InputRequest,
+    LogLevel,
+    MissingCapability,
+    lacking,
+    required_by,
+)
+from gatepost_authz.caller import TenantContext
+
+PURPOSE = "question"
+# Word of an answer is a reason to look; it may be lost, so we look anyway.
+LOOK_EVERY_S = 2.0
+ANSWER_KEPT_S = 30.0
+MOST_CHARACTERS = 300
+# What clients answer when a person does not want a sampling (MCP, sampling).
+REJECTED = -1
+UNSET_LEVEL: LogLevel = "info"
+"""What a session hears until its client says which messages it wants."""
+
+
+class Fault(msgspec.Struct):
+    """The error a client answers."""
+
+    code: int = 0
+    message: str = ""
+
+
+class Reply(msgspec.Struct):
+    """A client's answer: one of the two."""
+
+    result: dict[str, Any] | UnsetType = UNSET
+    error: Fault | UnsetType = UNSET
+
+
+_decode = msgspec.json.Decoder(Reply).decode
+
+
+class Desk:
+    """
+    The questions under way in this process, and the ids they go by.
+
+    An id is signed and names its session: whoever answers something else, at whichever process,
+    is told apart without asking anybody.
+    """
+
+    def __init__(
+        self, keyring: KeyRing, *, most_per_caller: int = 20, limit_s: float = 300
+    ) -> None:
+        self._keyring = keyring
+        self.limit_s = limit_s
+        self._most = most_per_caller
+        self._open: Counter[tuple[str, str, str, str]] = Counter()
+
+    def name(self, room: Room) -> str:
+        """An id for a question of this session."""
+        return self._keyring.sign(PURPOSE, secrets.token_bytes(9) + room.session.key)
+
+    async def take_in(self, room: Room, identity: str, answer: bytes) -> None:
+        """Bring a client's answer to the process that waits for it; anything else is ignored."""
+        payload = self._keyring.verify(PURPOSE, identity)
+        if payload is not None and payload[9:] == room.session.key:
+            await room.leave("answer", identity, answer, ttl_s=ANSWER_KEPT_S)
+            await room.tell("answer", identity)
+
+    def open(self, caller: TenantContext, questions: int) -> None:
+        """Count questions of a caller; raises ToolFailure when they are too many."""
+        if self._open[caller.principal_key] + questions > self._most:
+            raise ToolFailure(
+                "rate_limit", "Too many questions wait for this caller's answer.", retry_after=10
+            )
+        self._open[caller.principal_key] += questions
+
+    def close(self, caller: TenantContext, questions: int) -> None:
+        """They wait no more."""
+        self._open[caller.principal_key] -= questions
+        if not self._open[caller.principal_key]:
+            del self._open[caller.principal_key]
+
+
+class PageFirst(MissingCapability):
+    """Asked where only an answer can carry a question: the client calls again afterwards (E-15)."""
+
+    def __init__(self, required: Capabilities, pages: list[Mapping[str, Any]]) -> None:
+        super().__init__(required)
+        self.refusal = Refused(
+            URL_ELICITATION, "A page has to be visited first", data={"elicitations": pages}
+        )
+
+
+class Question(NamedTuple):
+    """One question that is out."""
+
+    key: str
+    identity: str
+    method: str
+
+
+class Conversation(Audience):
+    """
+    One call's client.
+
+    Questions go out as requests on the call's own stream (SA-04), only of kinds that the client
+    declared when the session began; the answers are POSTed to any process. The tool's clock stands
+    still meanwhile: each question has a time limit of its own (CX-05).
+    """
+
+    def __init__(
+        self,
+        stream: Resumable | None,
+        *,
+        ear: Ear,
+        desk: Desk,
+        caller: TenantContext,
+        token: Raw | None,
+    ) -> None:
+        record = ear.room.record
+        level: Any = record.log_level or UNSET_LEVEL
+        super().__init__(stream, capabilities=ear.room.session.declared, token=token, level=level)
+        self._resumable = stream
+        self._ear = ear
+        self._desk = desk
+        self._caller = caller
+        self._clock: Clock | None = None
+
+    def timed(self, clock: Clock) -> None:
+        """Hold this clock while somebody is asked."""
+        self._clock = clock
+
+    async def pause(self, retry_after_s: float) -> None:
+        """Let go of the connection; the client comes back with the last event's id."""
+        if self._resumable is not None:
+            await self._resumable.pause(retry_after_s)
+
+    async def request(
+        self, requests: Mapping[str, InputRequest]
+    ) -> Mapping[str, Mapping[str, Any]]:
+        """See Client; ToolFailure for a client that fails, refuses, or takes too long."""
+        if missing := lacking(self.capabilities, required_by(requests)):
+            raise MissingCapability(missing)
+        room, stream = self._ear.room, self._resumable
+        revision = room.session.version
+        shown = {
+            key: projected(one, revision, elicitation_id=secrets.token_urlsafe(12))
+            for key, one in requests.items()
+        }
+        if stream is None:
+            _cannot_ask(requests, shown, revision)
+        out = [Question(key, self._desk.name(room), requests[key].method) for key in shown]
+        self._desk.open(self._caller, len(out))
+        try:
+            with contextlib.nullcontext() if self._clock is None else self._clock.held():
+                return await self._converse(stream, out, shown)
+        finally:
+            self._desk.close(self._caller, len(out))
+
+    async def _converse(
+        self, stream: Resumable, out: list[Question], shown: Mapping[str, Mapping[str, Any]]
+    ) -> dict[str, Mapping[str, Any]]:
+        waiting = {one.identity: one for one in out}
+        news = asyncio.Event()
+
+        def hear(signal: Signal) -> None:
+            if signal.kind == "answer" and signal.about in waiting:
+                news.set()
+
+        await self._ear.open(hear)
+        answers: dict[str, Mapping[str, Any]] = {}
+        try:
+            for one in out:
+                await stream.ask(request(one.identity, one.method, shown[one.key]))
+            async with asyncio.timeout(self._desk.limit_s):
+                while waiting:
+                    with contextlib.suppress(TimeoutError):
+                        await asyncio.wait_for(news.wait(), LOOK_EVERY_S)
+                    news.clear()
+                    await self._gather(waiting, answers)
+        except TimeoutError:
+            await self._take_back(stream, waiting)
+            raise ToolFailure(
+                "timeout", f"No answer came within {self._desk.limit_s:g} seconds."
+            ) from None
+        except ToolFailure:
+            await self._take_back(stream, waiting)
+            raise
+        except (TooMany, Closing):
+            raise ToolFailure(
+                "upstream_unavailable", "The client cannot be asked now.", retry_after=10
+            ) from None
+        finally:
+            self._ear.mute(hear)
+        return answers
+
+    async def _gather(
+        self, waiting: dict[str, Question], answers: dict[str, Mapping[str, Any]]
+    ) -> None:
+        for identity in tuple(waiting):
+            answer = await self._ear.room.collect("answer", identity)
+            if answer is not None:
+                key = waiting.pop(identity).key
+                answers[key] = _read(answer)
+
+    async def _take_back(self, stream: Resumable, waiting: Mapping[str, Question]) -> None:
+        for identity in waiting:
+            params = {"requestId": identity, "reason": "The answer is not waited for any more"}
+            await stream.notify("notifications/cancelled", params)
+
+
+def _cannot_ask(
+    requests: Mapping[str, InputRequest], shown: Mapping[str, Mapping[str, Any]], revision: str
+) -> NoReturn:
+    """A batch, or a client that reads no events: there is no stream to ask on."""
+    pages = all(params.get("mode") == "url" for params in shown.values())
+    if revision == WITH_URLS and pages:
+        # The one question that an answer can carry (E-15); the client calls again afterwards.
+        raise PageFirst(required_by(requests), [*shown.values()])
+    raise MissingCapability(required_by(requests))
+
+
+def _read(answer: bytes) -> Mapping[str, Any]:
+    try:
+        reply = _decode(answer)
+    except msgspec.DecodeError:
+        raise ToolFailure("upstream_unavailable", "The client's answer cannot be read.") from None
+    if reply.result is not UNSET:
+        return reply.result
+    fault = Fault() if reply.error is UNSET else reply.error
+    said = fault.message[:MOST_CHARACTERS] or "no reason given"
+    if fault.code == REJECTED:
+        raise ToolFailure("denied", f"The person at the client refused: {said}")
+    raise ToolFailure("upstream_unavailable", f"The client could not answer: {said}")

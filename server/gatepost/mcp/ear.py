@@ -1,0 +1,90 @@
+"""What one running request of a session hears from other processes."""
+
+import asyncio
+from collections.abc import Coroutine
+
+from gatepost.mcp.room import Hear, Room, Signal
+from gatepost.stores.api import Following, StoreUnavailable
+from gatepost.tools.attend import Stop
+
+
+class Ear:
+    """
+    A request's ear on its session; opened only when there is something to hear for.
+
+    Where the relay does not answer there is nothing to hear: the request goes on, deaf.
+    """
+
+    __slots__ = ("_closed", "_ears", "_following", "_stop", "_tasks", "_turn", "identity", "room")
+
+    def __init__(self, room: Room, identity: bytes) -> None:
+        self.room = room
+        self.identity = identity
+        """The request's id, as JSON."""
+        self._ears: list[Hear] = []
+        self._following: Following | None = None
+        self._stop: Stop | None = None
+        self._closed = False
+        self._turn = asyncio.Lock()
+        self._tasks: set[asyncio.Task[None]] = set()
+
+    async def open(self, hear: Hear) -> None:
+        """Let *hear* have what is told from now on."""
+        self._ears.append(hear)
+        await self._open()
+
+    def mute(self, hear: Hear) -> None:
+        """Let it have no more."""
+        self._ears.remove(hear)
+
+    def attend(self, stop: Stop) -> None:
+        """Pull *stop* when the request is cancelled or its session ended, also if that is past."""
+        self._stop = stop
+        self._soon(self._catch_up())
+
+    def close(self) -> None:
+        """Hear no more; nobody waits for the relay to agree."""
+        self._closed = True
+        self._stop = None
+        if self._following is not None or self._turn.locked():
+            self._soon(self._close())
+
+    async def _open(self) -> None:
+        try:
+            async with self._turn:
+                if self._following is None and not self._closed:
+                    self._following = await self.room.follow(self._hear)
+        except StoreUnavailable:
+            return
+
+    async def _catch_up(self) -> None:
+        await self._open()
+        try:
+            # What was told before we listened left a note, or an ended session, behind.
+            cancelled = await self.room.collect("cancel", self.identity.decode()) is not None
+            if cancelled or (await self.room.look()).ended:
+                self._pull()
+        except StoreUnavailable:
+            return
+
+    async def _close(self) -> None:
+        async with self._turn:
+            following, self._following = self._following, None
+        if following is not None:
+            await following.aclose()
+
+    def _hear(self, signal: Signal) -> None:
+        named = signal.about == self.identity.decode()
+        if signal.kind == "end" or (signal.kind == "cancel" and named):
+            self._pull()
+        for hear in tuple(self._ears):
+            hear(signal)
+
+    def _pull(self) -> None:
+        if self._stop is not None:
+            self._stop.pull()
+
+    def _soon(self, work: Coroutine[object, object, None]) -> None:
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)

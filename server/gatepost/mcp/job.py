@@ -1,0 +1,230 @@
+"""One task that runs in this process: its work, its lease, and what its client says to it."""
+
+import asyncio
+import logging
+import secrets
+from collections.abc import Mapping
+from contextlib import suppress
+from functools import partial
+from typing import Any, Literal
+
+import msgspec
+
+from gatepost.mcp import questions
+from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Refused
+from gatepost.mcp.ledger import Edit, Ledger
+from gatepost.mcp.project import task_result
+from gatepost.mcp.questions import Keys
+from gatepost.mcp.reply import UNANSWERED, as_refusal, without_answer
+from gatepost.stores.api import StoreUnavailable, TaskRecord
+from gatepost.tools.api import Outcome
+from gatepost.tools.attend import DeadlinePassed, Within
+from gatepost.tools.client import InputRequest
+from gatepost.tools.registry import Unknown
+from gatepost_authz.errors import AuthError
+
+_log = logging.getLogger("gatepost.tasks")
+
+Reason = Literal["cancelled", "revoked", "over", "lost", "handed over"]
+"""
+Why work is stopped: its client wants that, or may not have it any more; its time is over; another
+server has it; or this one goes.
+"""
+GONE = "The tool is not served any more."
+REVOKED = "Its caller may not call any more."
+OVER = "The time of the task was over before its work was."
+
+LOOKS_PER_LEASE = 10
+"""How often a record is looked at although nobody said that it changed."""
+
+MESSAGE_CHARACTERS = 500
+
+_encode = msgspec.json.encode
+_replace = msgspec.structs.replace
+
+
+class Job:
+    """
+    Runs until its work ends, looks at its record whenever somebody says so, and keeps the end.
+
+    The record is ours while it names our ``runner`` word, which is new with every run: one that
+    was taken over stops here and writes nothing more.
+    """
+
+    def __init__(
+        self,
+        ledger: Ledger,
+        tenant: str,
+        record: TaskRecord,
+        work: asyncio.Task[Outcome],
+        keys: Keys,
+    ) -> None:
+        self.tenant = tenant
+        self.record = record
+        self.work = work
+        self.keys = keys
+        self.reason: Reason | None = None
+        self._ledger = ledger
+        self._look_s = ledger.terms.lease_s / LOOKS_PER_LEASE
+        self._turn = asyncio.Event()
+        self._news = asyncio.Event()
+        self._message = record.status_message
+        self._noted_at = 0.0
+        self._withdrawn: set[str] = set()
+        work.add_done_callback(lambda _: self._turn.set())
+
+    def nudge(self) -> None:
+        """Look at the record soon: it has moved."""
+        self._turn.set()
+
+    def stop(self, reason: Reason) -> None:
+        """End the work; it may still end by itself, which counts then."""
+        if self.reason is None:
+            self.reason = reason
+            self.work.cancel()
+
+    async def attend(self) -> None:
+        """Look after the task until its end is kept, or somebody else has it."""
+        while not self.work.done():
+            with suppress(DeadlinePassed):
+                await Within(self._look_s, self._turn.wait())
+            self._turn.clear()
+            if not self.work.done():
+                await self._look()
+        await self._conclude()
+
+    async def note(self, message: str) -> None:
+        """Say what the task is doing; the client gets to see it within a look or two."""
+        self._message = message[:MESSAGE_CHARACTERS]
+        # A tool that reports in a loop must not write in a loop.
+        if self._ledger.clock() - self._noted_at >= self._ledger.terms.poll_interval_s:
+            await self._change(self._up_to_date)
+
+    async def ask(self, requests: Mapping[str, InputRequest]) -> Mapping[str, Mapping[str, Any]]:
+        """Put the questions into the record and wait until each is answered (K-11, K-12)."""
+        posed: questions.Posed | None = None
+
+        def pose(record: TaskRecord) -> TaskRecord:
+            nonlocal posed
+            posed = self.keys.pose(record, requests)
+            return posed.record
+
+        await self._change(pose)
+        if posed is None:
+            # Not ours any more; the cancellation is under way.
+            await asyncio.Event().wait()
+            raise AssertionError
+        self.keys.keep(posed)
+        try:
+            while (answers := questions.answers_to(self.record, posed.keys)) is None:
+                await self._news.wait()
+        except asyncio.CancelledError:
+            # The tool has given up asking, or is stopped: nobody waits for these any more.
+            self._withdrawn.update(posed.keys.values())
+            self._turn.set()
+            raise
+        return answers
+
+    async def _look(self) -> None:
+        try:
+            record = await self._ledger.get(self.tenant, self.record.id)
+        except StoreUnavailable:
+            _log.warning("a task's record cannot be looked at")
+            return
+        if record is None:
+            self.stop("over")
+            return
+        self._learn(record)
+        if record.runner != self.record.runner:
+            self.stop("lost")
+        elif record.cancelled:
+            self.stop("cancelled")
+        elif self._up_to_date(record) is not record:
+            await self._change(self._up_to_date)
+
+    def _learn(self, record: TaskRecord) -> None:
+        self.record = record
+        self._news.set()
+        self._news = asyncio.Event()
+
+    def _up_to_date(self, record: TaskRecord) -> TaskRecord:
+        """The record with what this process has to say."""
+        terms, now = self._ledger.terms, self._ledger.clock()
+        if self._withdrawn:
+            record = questions.withdraw(record, self._withdrawn)
+        if record.status_message != self._message:
+            self._noted_at = now
+            record = _replace(record, status_message=self._message)
+        if record.leased_until < now + terms.lease_s / 2:
+            record = _replace(record, leased_until=now + terms.lease_s)
+        return record
+
+    async def _change(self, edit: Edit) -> None:
+        """Change the record while it is ours, however long the store is out of reach."""
+        runner = self.record.runner
+
+        def ours(record: TaskRecord) -> TaskRecord:
+            return edit(record) if record.runner == runner else record
+
+        while True:
+            try:
+                record = await self._ledger.change(self.tenant, self.record.id, ours)
+                break
+            except StoreUnavailable:
+                _log.warning("a change of a task waits for the store")
+                await asyncio.sleep(self._look_s)
+        if record is None or (record.runner != runner and record.runner):
+            self.stop("lost")
+        else:
+            self._learn(record)
+
+    async def _conclude(self) -> None:
+        if self.reason == "lost":
+            return
+        if self.work.cancelled() and self.reason in {None, "handed over"}:
+            await self._change(given_up)
+            return
+        await self._change(partial(_ended, end=self._end()))
+
+    def _end(self) -> dict[str, Any]:
+        """The members of the record that say how it ended."""
+        if self.work.cancelled():
+            if self.reason == "cancelled":
+                return {"status": "cancelled", "status_message": "Cancelled by its client."}
+            return failed(INTERNAL_ERROR, REVOKED if self.reason == "revoked" else OVER)
+        try:
+            return {"status": "completed", "result": task_result(self.work.result())}
+        except Refused as refused:
+            return _refused(refused)
+        except AuthError as raised:
+            return _refused(as_refusal(raised))
+        except UNANSWERED as raised:
+            return _refused(without_answer(raised, modern=True))
+        except Unknown:
+            return failed(INVALID_PARAMS, GONE)
+
+
+def _refused(refusal: Refused) -> dict[str, Any]:
+    return failed(refusal.code, refusal.message, refusal.data)
+
+
+def failed(code: int, message: str, data: Any = None) -> dict[str, Any]:
+    """The members of a record whose call ended in a JSON-RPC error (K-10)."""
+    error = {"code": code, "message": message}
+    if data is not None:
+        error["data"] = data
+    return {"status": "failed", "status_message": message, "error": _encode(error)}
+
+
+def given_up(record: TaskRecord) -> TaskRecord:
+    """The record for another server to take up at once."""
+    return _replace(record, runner="", leased_until=0.0)
+
+
+def fresh_runner() -> str:
+    """A word for one run of one task; knowing it gives no rights."""
+    return secrets.token_hex(8)
+
+
+def _ended(record: TaskRecord, end: dict[str, Any]) -> TaskRecord:
+    return _replace(record, requests=None, **end)

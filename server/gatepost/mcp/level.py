@@ -1,0 +1,26 @@
+"""`logging/setLevel`: which messages a session of an older revision hears."""
+
+import msgspec
+from msgspec import UNSET
+
+from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
+from gatepost.mcp.room import revise
+from gatepost.mcp.server import Ask, Server
+from gatepost.stores.api import SessionRecord
+from gatepost.tools.client import LEVELS
+
+
+async def set_level(server: Server, ask: Ask) -> bytes:
+    """Remember the least important level from now on; an empty object, with nothing in it."""
+    level = ask.params.level
+    if level is UNSET or level not in LEVELS:
+        raise Refused(INVALID_PARAMS, f"params.level is one of {', '.join(LEVELS)}")
+    session = ask.session
+    if session is not None:
+        sessions = server.records.of(ask.caller.tenant_id).sessions
+
+        def change(record: SessionRecord) -> SessionRecord:
+            return msgspec.structs.replace(record, log_level=level)
+
+        await revise(sessions, session, change)
+    return b"{}"

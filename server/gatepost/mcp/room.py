@@ -1,0 +1,138 @@
+"""One live session, and how what belongs to it finds each other in any process."""
+
+from collections.abc import Callable
+from typing import Literal
+
+import msgspec
+
+from gatepost.mcp.legacy import LIFETIME_S, Session
+from gatepost.stores.api import (
+    Following,
+    SessionRecord,
+    Sessions,
+    StoreUnavailable,
+    TenantRecords,
+    TenantRelay,
+)
+
+Kind = Literal["cancel", "end", "listen", "watch", "answer", "event", "resume"]
+
+_encode = msgspec.msgpack.encode
+
+
+class Signal(msgspec.Struct, frozen=True, array_like=True):
+    """
+    What one part of a session tells the others, wherever they are.
+
+    ``about`` is a request's id, a question's or a stream's; ``by`` tells two connections that want
+    the same stream apart.
+    """
+
+    kind: Kind
+    about: str = ""
+    by: str = ""
+
+
+_decode = msgspec.msgpack.Decoder(Signal).decode
+
+Hear = Callable[[Signal], None]
+
+CHANGES_AT_ONCE = 50
+"""How many others may change a session's record while we try to; more is a fault, not a crowd."""
+
+
+class Room:
+    """
+    One session as one request finds it: what it remembers, and its way to other processes.
+
+    Whatever it names at the relay begins with the session's key, which nobody chooses: ids that
+    clients send are looked up below it and reach nothing of another session.
+    """
+
+    __slots__ = ("_relay", "_sessions", "_topic", "record", "session")
+
+    def __init__(
+        self,
+        session: Session,
+        record: SessionRecord,
+        *,
+        sessions: Sessions,
+        relay: TenantRelay,
+    ) -> None:
+        self.session = session
+        self.record = record
+        self._sessions = sessions
+        self._relay = relay
+        self._topic = f"session/{session.key.hex()}"
+
+    async def revise(self, change: Callable[[SessionRecord], SessionRecord]) -> SessionRecord:
+        """Change what the session remembers, durably."""
+        self.record = await revise(self._sessions, self.session, change)
+        return self.record
+
+    async def look(self) -> SessionRecord:
+        """What the session remembers now."""
+        self.record = await self._sessions.get(self.session.key)
+        return self.record
+
+    async def tell(self, kind: Kind, about: str = "", by: str = "") -> None:
+        """Tell every part of the session, in any process."""
+        await self._relay.publish(self._topic, _encode(Signal(kind, about, by)))
+
+    async def follow(self, hear: Hear) -> Following:
+        """Hear what is told from now on."""
+
+        def deliver(message: bytes) -> None:
+            try:
+                signal = _decode(message)
+            except msgspec.DecodeError:
+                return  # from a replica of a release that knows more kinds
+            hear(signal)
+
+        return await self._relay.follow(self._topic, deliver)
+
+    async def leave(self, kind: Kind, about: str, value: bytes, *, ttl_s: float) -> None:
+        """Leave a note for whichever process it is about."""
+        await self._relay.put(f"{self._topic}/{kind}/{about}", value, ttl_s=ttl_s)
+
+    async def collect(self, kind: Kind, about: str) -> bytes | None:
+        """The note about this, which is gone then."""
+        return await self._relay.take(f"{self._topic}/{kind}/{about}")
+
+    def shelf(self, stream: str) -> "Shelf":
+        """Where the events of one stream are kept."""
+        return Shelf(self._relay, f"{self._topic}/stream/{stream}")
+
+
+class Shelf(msgspec.Struct, frozen=True):
+    """The kept events of one stream."""
+
+    relay: TenantRelay
+    name: str
+
+
+async def room_of(records: TenantRecords, relay: TenantRelay, session: Session) -> Room | None:
+    """The room of a session; None when it was ended, here or anywhere."""
+    record = await records.sessions.get(session.key)
+    if record.ended:
+        return None
+    return Room(session, record, sessions=records.sessions, relay=relay)
+
+
+async def revise(
+    sessions: Sessions, session: Session, change: Callable[[SessionRecord], SessionRecord]
+) -> SessionRecord:
+    """
+    Change what a session remembers, durably, whoever else changes it at the same time.
+
+    *change* is given the record as it is and may be called again. An ended session stays ended.
+    """
+    expires_at = session.issued_at + LIFETIME_S
+    for _ in range(CHANGES_AT_ONCE):
+        before = await sessions.get(session.key)
+        after = change(before)
+        if after == before or before.ended:
+            return before
+        if await sessions.replace(session.key, after, expires_at=expires_at):
+            return after
+    raise StoreUnavailable("a session changes faster than it can be written")

@@ -1,0 +1,241 @@
+"""`subscriptions/listen`: what a stream of changes says, and what it never says."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from tests.support.listening import COMMENT, SUBSCRIPTION, listening
+from tests.support.mcp import META, Client
+
+pytestmark = pytest.mark.anyio
+
+TOOLS = {"toolsListChanged": True}
+EXTENSIONS = {META + "clientCapabilities": {"extensions": {META + "tasks": {}}}}
+
+pack = Pack("changing")
+
+
+@pack.tool()
+async def change(ctx: CallContext) -> str:
+    """Announce that the list of tools changed, between two reports of progress."""
+    await ctx.progress(1)
+    await ctx.changes.listed("tools")
+    await ctx.progress(2)
+    return "Announced."
+
+
+@pytest.fixture
+def client() -> Client:
+    return Client(pack.tools.values())
+
+
+async def changed(client: Client, tenant: str = "acme") -> None:
+    """Announce that the list of tools changed."""
+    await client.feed.of(tenant).listed("tools")
+
+
+@pytest.mark.requirement("SU-01", "T-09", "X-04")
+async def test_su_01_the_answer_is_an_event_stream(client: Client) -> None:
+    """Whatever the filter, the answer is events that no proxy holds back."""
+    async with listening(client, {}) as stream:
+        assert await stream.acknowledged() == {}
+
+    assert stream.start["status"] == 200
+    assert stream.headers["content-type"] == "text/event-stream"
+    assert stream.headers["x-accel-buffering"] == "no"
+
+
+@pytest.mark.requirement("SU-01", "SU-02")
+@pytest.mark.parametrize(
+    "params",
+    [
+        {},
+        {"notifications": None},
+        {"notifications": []},
+        {"notifications": "toolsListChanged"},
+        {"notifications": {"toolsListChanged": 1}},
+        {"notifications": {"promptsListChanged": "true"}},
+        {"notifications": {"resourceSubscriptions": "file:///a"}},
+        {"notifications": {"resourceSubscriptions": [1]}},
+        {"notifications": {"resourceSubscriptions": ["a:b"] * 101}},
+        {"notifications": {"resourceSubscriptions": ["a:" + "b" * 2048]}},
+        {"notifications": {"taskIds": {}}},
+    ],
+)
+async def test_su_01_a_filter_that_is_none_is_refused_before_any_event(
+    client: Client, params: dict[str, Any]
+) -> None:
+    """`params.notifications` is required, typed and bounded; -32602 and HTTP 400."""
+    response = await client.ask("subscriptions/listen", params)
+
+    assert response.error == (400, -32602)
+    assert len(client.streams) == 0
+
+
+@pytest.mark.requirement("SU-01", "T-16")
+async def test_su_01_who_reads_no_events_is_told_so(client: Client) -> None:
+    """406 and words, instead of a stream that is not understood."""
+    wanted = {"notifications": TOOLS}
+    response = await client.ask("subscriptions/listen", wanted, accept="application/json")
+
+    assert response.error == (406, -32600)
+
+
+@pytest.mark.requirement("SU-02", "SU-03")
+@pytest.mark.parametrize(
+    ("wanted", "honoured"),
+    [
+        ({}, {}),
+        (TOOLS, TOOLS),
+        ({"toolsListChanged": False}, {}),
+        ({**TOOLS, "somethingNewer": True}, TOOLS),
+        ({**TOOLS, "promptsListChanged": True, "resourcesListChanged": True}, TOOLS),
+        ({"resourceSubscriptions": ["a:b"]}, {}),
+    ],
+)
+async def test_su_03_the_first_message_says_what_is_honoured(
+    client: Client, wanted: dict[str, Any], honoured: dict[str, Any]
+) -> None:
+    """What this server does not declare is left out of the acknowledgement."""
+    async with listening(client, wanted) as stream:
+        assert await stream.acknowledged() == honoured
+
+
+@pytest.mark.requirement("SU-04", "J-04")
+@pytest.mark.parametrize("identity", [7, 0, -3, "s1", "", 'a"b', "é", 2**53])
+async def test_su_04_every_message_carries_the_id_of_the_request(
+    client: Client, identity: Any
+) -> None:
+    """The subscription's id is the request's, as the same type of JSON."""
+    async with listening(client, TOOLS, identity=identity) as stream:
+        first = await stream.next()
+        await changed(client)
+        second = await stream.next()
+        client.streams.close()
+        last = await stream.next()
+
+    for params in (first["params"], second["params"], last["result"]):
+        assert json.dumps(params["_meta"][SUBSCRIPTION]) == json.dumps(identity)
+    assert last["id"] == identity
+
+
+@pytest.mark.requirement("SU-05", "TL-16")
+async def test_su_05_nothing_outside_the_filter_is_told(client: Client) -> None:
+    """Other lists, documents and tasks change, and the next message is the one asked for."""
+    async with listening(client, TOOLS) as stream:
+        await stream.acknowledged()
+        feed = client.feed.of("acme")
+        await feed.listed("prompts")
+        await feed.listed("resources")
+        await feed.updated("test://document")
+        await feed.moved("task")
+        await changed(client)
+
+        assert (await stream.next())["method"] == "notifications/tools/list_changed"
+        client.streams.close()
+        assert "result" in await stream.next()
+
+
+@pytest.mark.requirement("SU-06", "T-07", "T-15")
+async def test_su_06_calls_and_listen_streams_keep_their_messages_apart(client: Client) -> None:
+    """Progress stays on the call's stream, the change goes to the listen stream alone."""
+    token = {"progressToken": "p", META + "logLevel": "debug"}
+    async with listening(client, TOOLS, meta=token) as stream:
+        await stream.acknowledged()
+        call = {"name": "change", "arguments": {}}
+        response = await client.ask("tools/call", call, meta=token)
+
+        assert [event.get("method") for event in response.events] == [
+            "notifications/progress",
+            "notifications/progress",
+            None,
+        ]
+        assert (await stream.next())["method"] == "notifications/tools/list_changed"
+        client.streams.close()
+        assert "result" in await stream.next()
+
+
+@pytest.mark.requirement("SU-07", "T-08")
+async def test_su_07_the_servers_end_is_the_result(client: Client) -> None:
+    """The JSON-RPC response of the request closes the stream; new ones are refused from then on."""
+    async with listening(client, TOOLS, identity="s1") as stream:
+        await stream.acknowledged()
+        client.streams.close()
+
+        result = (await stream.next())["result"]
+        assert result["resultType"] == "complete"
+        assert result["_meta"][SUBSCRIPTION] == "s1"
+        assert await stream.next() is None
+
+    refused = await client.ask("subscriptions/listen", {"notifications": TOOLS})
+    assert refused.error == (503, -32000)
+    assert refused.headers["retry-after"] == "1"
+
+
+@pytest.mark.requirement("SU-08", "SEC-03")
+async def test_su_08_one_client_may_hold_several_streams(client: Client) -> None:
+    """Each has its own filter and id; the same id twice makes two streams."""
+    async with (
+        listening(client, TOOLS, identity=1) as one,
+        listening(client, {}, identity=2) as two,
+        listening(client, TOOLS, identity=1) as three,
+    ):
+        for stream in (one, two, three):
+            await stream.acknowledged()
+        await changed(client)
+        for stream in (one, three):
+            assert (await stream.next())["params"]["_meta"][SUBSCRIPTION] == 1
+        client.streams.close()
+
+        assert (await two.next())["id"] == 2
+
+
+@pytest.mark.requirement("SU-09", "T-11", "T-12")
+async def test_su_09_nothing_is_replayed(client: Client) -> None:
+    """A change made while nobody listened is not told to who comes later."""
+    async with listening(client, TOOLS) as stream:
+        await stream.acknowledged()
+    await changed(client)
+    async with listening(client, TOOLS, meta={"last-event-id": "1"}) as stream:
+        await stream.acknowledged()
+        client.streams.close()
+
+        assert "result" in await stream.next()
+
+
+@pytest.mark.requirement("T-10", "SU-10")
+async def test_t_10_an_idle_stream_shows_that_it_lives(client: Client) -> None:
+    """A comment now and then, which no reader takes for a message."""
+    async with listening(client, TOOLS) as stream:
+        await stream.acknowledged()
+        for held in client.streams:
+            held.beat()
+
+        assert await stream.next() == COMMENT
+
+
+@pytest.mark.requirement("SU-11", "SU-02")
+async def test_su_11_tasks_can_only_be_watched_by_who_declares_them(client: Client) -> None:
+    """`taskIds` without the extension is -32021, naming it."""
+    wanted = {"notifications": {"taskIds": []}}
+    refused = await client.ask("subscriptions/listen", wanted)
+    required = refused.json["error"]["data"]["requiredCapabilities"]
+
+    assert refused.error == (400, -32021)
+    assert required == {"extensions": {META + "tasks": {}}}
+    async with listening(client, {"taskIds": ["no-such-task"]}, meta=EXTENSIONS) as stream:
+        assert await stream.acknowledged() in ({}, {"taskIds": []})
+
+
+@pytest.mark.requirement("SU-12", "C-07", "TL-16")
+async def test_su_12_what_is_declared_is_served(client: Client) -> None:
+    """`listChanged` stands beside the lifetime that lists have in a client's cache."""
+    discovered = (await client.ask("server/discover")).json["result"]
+    listed = (await client.ask("tools/list")).json["result"]
+
+    assert discovered["capabilities"]["tools"] == {"listChanged": True}
+    assert listed["ttlMs"] > 0
+    async with listening(client, TOOLS) as stream:
+        assert await stream.acknowledged() == TOOLS
