@@ -28,6 +28,9 @@ create_on_first_use = true
 load = {load}
 packs = ["demo"]
 
+[storage]
+database = "memory:"
+
 [workspace]
 root = {workspaces}
 

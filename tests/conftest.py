@@ -6,7 +6,8 @@ from collections.abc import Iterator
 import pytest
 from hypothesis import HealthCheck, settings
 
-from tests.support.postgres import Postgres, migrated
+from gatepost.stores.sql.records import migrate
+from tests.support.postgres import Postgres
 from tests.support.valkey import Valkey
 
 # A busy machine makes single examples slow; the time limit of the whole test is what bounds it.
@@ -67,7 +68,7 @@ def postgres(postgres_server: Postgres) -> Iterator[str]:
 def postgres_template(postgres_server: Postgres) -> Iterator[str]:
     """The name of a database with our tables in it, to be copied."""
     with postgres_server.database() as url:
-        asyncio.run(migrated(url))
+        asyncio.run(migrate(url))
         yield url.rpartition("/")[2]
 
 

@@ -258,9 +258,9 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
     await respond(send, 404, _NOT_FOUND)
 
 
-def health() -> bytes:
+async def health() -> tuple[int, bytes]:
     """What `/health` says."""
-    return _HEALTH
+    return 200, _HEALTH
 
 
 def version() -> str:

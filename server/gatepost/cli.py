@@ -23,6 +23,9 @@ COMMANDS = {
     "check": Row("gatepost.commands.check:check", "Print every problem of a configuration."),
     "tools": Row("gatepost.commands.tools:tools", "List the tools that a configuration enables."),
     "doctor": Row("gatepost.commands.doctor:command", "Walk a client's way to a server's tools."),
+    "migrate": Row(
+        "gatepost.commands.migrate:migrate", "Bring the database to what this version needs."
+    ),
     "keyring": Row("gatepost.commands.keyring:keyring", "Make and rotate the key ring."),
 }
 

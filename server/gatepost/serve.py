@@ -20,6 +20,8 @@ from gatepost.keyring import KeyRing
 from gatepost.listen import Server, listen_config, tls_context
 from gatepost.services import opened
 from gatepost.settings import Config
+from gatepost.storage import prepare
+from gatepost.stores.api import StoreRefused, StoreUnavailable
 from gatepost.telemetry.logs import configure
 from gatepost.wire.deadlines import Deadlines
 
@@ -45,10 +47,13 @@ def run(job: Job, announce: Callable[[], object]) -> int:
     """
     Serve until SIGTERM or SIGINT and answer the exit code.
 
-    *announce* is called once, when every process accepts connections.
+    *announce* is called once, when every process accepts connections. Raises StoreRefused and
+    StoreUnavailable.
     """
     configure(level=job.config.log.level, form=job.config.log.format)
     if job.config.listen.workers > 1:
+        # Said once, not by each of them; every process opens its own connections later.
+        asyncio.run(prepare(job.config.storage))
         return Crew(job, announce).run()
     work(job, announce)
     return 0
@@ -165,6 +170,8 @@ class Crew:
         try:
             work(self._job, lambda: os.write(tell, b"."))
             code = 0
+        except (StoreRefused, StoreUnavailable) as error:
+            _log.error("a worker cannot start: %s", error)
         finally:
             # Not sys.exit: the parent's open work must not be finished twice.
             os._exit(code)

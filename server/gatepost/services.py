@@ -3,11 +3,12 @@
 import asyncio
 from collections import Counter
 from collections.abc import AsyncIterator, Mapping
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
 import msgspec
 
+from gatepost import storage
 from gatepost.changes import Feed
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
@@ -21,7 +22,6 @@ from gatepost.revocation import known_tenants, losers
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
 from gatepost.stores.bucket import Buckets
-from gatepost.stores.memory import MemoryRecords, MemoryRelay
 from gatepost.streams import Streams
 from gatepost.telemetry.access import AccessLog
 from gatepost.tools.api import Call, CallContext, Tool
@@ -71,6 +71,7 @@ class Services:
     ) -> None:
         self.records = records
         self.relay = relay
+        self.watch = storage.Watch(records, relay)
         self.runs = Runs(records, relay)
         self.feed = Feed(relay)
         self.streams = Streams(
@@ -187,9 +188,15 @@ class Services:
         """Begin to fetch the issuers' keys, so that the first request need not wait for them."""
         self.keys.warm(self.issuers.issuers)
 
-    def readiness(self, *, insecure_dev_auth: bool) -> bytes:
-        """What `/readyz` says: which issuers' keys are at hand; no secret, nothing of a caller."""
-        told: dict[str, object] = {"status": "ok"}
+    async def readiness(self, *, insecure_dev_auth: bool) -> tuple[int, bytes]:
+        """
+        What `/readyz` says: which stores answer and which issuers' keys are at hand.
+
+        No secret, nothing of a caller.
+        """
+        stores = await self.watch.states()
+        ready = all(state == "ok" for state in stores.values())
+        told: dict[str, object] = {"status": "ok" if ready else "unavailable", "stores": stores}
         if insecure_dev_auth:
             told["insecure_dev_auth"] = True
         states = [(one.settings.issuer, self.keys.state_of(one)) for one in self.issuers.issuers]
@@ -198,10 +205,10 @@ class Services:
             told["issuers"] = Counter(state for _, state in states)
         else:
             told["issuers"] = [{"issuer": issuer, "keys": state} for issuer, state in states]
-        return msgspec.json.encode(told)
+        return 200 if ready else 503, msgspec.json.encode(told)
 
     async def aclose(self) -> None:
-        """Close what was opened, the log last, so that it has the last requests."""
+        """Close what was made here, the log last, so that it has the last requests."""
         await self.keeper.aclose()
         await self.runs.aclose()  # first: what still runs uses the rest
         for introspectors in self._introspectors:
@@ -210,20 +217,25 @@ class Services:
         await self.fetcher.aclose()
         self.workspaces.close()
         await self.feed.aclose()
-        await self.relay.aclose()
-        await self.records.aclose()
         await self.log.aclose()
 
 
 @asynccontextmanager
 async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIterator[Services]:
-    """The services of a configuration without errors; nothing is fetched yet."""
-    services = Services(config, toolbox, keyring, records=MemoryRecords(), relay=MemoryRelay())
-    services.keeper.start()
-    try:
+    """
+    The services of a configuration without errors; nothing is fetched yet.
+
+    Raises StoreRefused and StoreUnavailable.
+    """
+    records, relay = await storage.opened(config.storage)
+    async with AsyncExitStack() as closing:
+        closing.push_async_callback(records.aclose)
+        closing.push_async_callback(relay.aclose)
+        services = Services(config, toolbox, keyring, records=records, relay=relay)
+        closing.push_async_callback(services.aclose)
+        services.keeper.start()
+        await closing.enter_async_context(storage.sweeping(records))
         yield services
-    finally:
-        await services.aclose()
 
 
 def keyring_of(config: Config) -> KeyRing:

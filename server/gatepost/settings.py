@@ -75,9 +75,15 @@ class StorageSettings(Settings, frozen=True, kw_only=True):
     """Where the server keeps what outlives a request."""
 
     database: str = "sqlite:///gatepost.db"
-    """`sqlite:///PATH`, `postgresql://…`, or `memory:`, which forgets everything at the end."""
+    """
+    `sqlite:///PATH`, `postgresql://…`, or `memory:`, which forgets everything at the end. Or where
+    that stands, as `env:NAME` or `file:PATH`: production accepts no password in this file.
+    """
     shared: str = ""
-    """`redis://…` of a Valkey or Redis that connects several processes; one process needs none."""
+    """
+    `redis://…` of a Valkey or Redis (from 7) that connects several processes, or where that stands,
+    as `env:NAME` or `file:PATH`; one process needs none.
+    """
 
 
 class WorkspaceSettings(Settings, frozen=True, kw_only=True):

@@ -37,6 +37,7 @@ def serving(
         "tenancy": {"create_on_first_use": False},
         "tools": {"packs": [], "load": [str(Path(witness.__file__))]},
         "scopes": {"obtainable": ["files:read", "files:write"]},
+        "storage": {"database": "memory:"},
         "limits": {"failures_per_second": 0, "requests_per_second": 0},
     } | settings
     config = msgspec.convert(tree, Config)

@@ -25,7 +25,7 @@ and `gatepost check` tells every problem at once ([what each means](errors.md)).
 Secrets are references, never values: `env:NAME` or `file:PATH`.
 Relative paths start at the folder in which the server is started.
 `SIGHUP` reads the file again: issuers, tenants, scopes, tools and limits follow, \
-`[listen]`, `[log]`, `[network]` and `limits.failures_per_second` need a restart.
+`[listen]`, `[log]`, `[network]`, `[storage]` and `limits.failures_per_second` need a restart.
 
 This page is written from the docstrings in the source, and a test holds the two together.
 """

@@ -2,19 +2,21 @@
 
 import re
 
-import msgspec
-
 from gatepost.app import build_app
 from gatepost.config.toolbox import load
 from gatepost.keyring import KeyRing
 from gatepost.services import opened
-from gatepost.settings import Config
+from gatepost.settings import Config, StorageSettings
 from gatepost_authz.middleware import BearerMiddleware
 from tests.architecture.source import ROOT
 
 PAGE = (ROOT / "docs/architecture.md").read_text(encoding="utf-8")
 README = (ROOT / "README.md").read_text(encoding="utf-8")
-CONFIG = msgspec.convert({"resource": "http://127.0.0.1:8000/mcp", "mode": "development"}, Config)
+CONFIG = Config(
+    resource="http://127.0.0.1:8000/mcp",
+    mode="development",
+    storage=StorageSettings(database="memory:"),
+)
 
 
 async def test_the_drawn_checks_are_the_running_checks() -> None:

@@ -17,6 +17,11 @@ from gatepost.telemetry.access import AccessLog
 PAGE = b"https://app.example.com"
 
 
+async def healthy() -> tuple[int, bytes]:
+    """A probe's answer."""
+    return 200, b'{"status":"ok"}'
+
+
 class Inner:
     """Stands where the application stands: counts, remembers the scope, answers 200."""
 
@@ -51,7 +56,7 @@ class Front:
                 Origin("https://mcp.example.com", origins, development=False),
             ],
             log=self.log,
-            probes={"/health": lambda: b'{"status":"ok"}'},
+            probes={"/health": healthy},
             is_endpoint=lambda path: path == "/mcp",
         )
 

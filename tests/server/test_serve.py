@@ -154,24 +154,25 @@ mode = "development"
 listen.port = {port}
 listen.workers = {workers}
 tools.packs = ["demo"]
+storage = {{ database = "sqlite:///gatepost.db", shared = "{shared}" }}
 issuers = [{{ issuer = "http://127.0.0.1:1/dev-as", tenant = {{ value = "{tenant}" }} }}]
 """
 
 
 @contextlib.contextmanager
-def serving(folder: Path, *, workers: int) -> Iterator[Gatepost]:
+def serving(folder: Path, *, workers: int, shared: str = "") -> Iterator[Gatepost]:
     with socket.create_server(("127.0.0.1", 0)) as free:
         port = free.getsockname()[1]
-    text = CONFIG.format(port=port, workers=workers, tenant="acme")
+    text = CONFIG.format(port=port, workers=workers, tenant="acme", shared=shared)
     (folder / "gatepost.toml").write_text(text)
     with running("serve", cwd=folder) as gatepost:
         yield gatepost
 
 
 @pytest.mark.parametrize("workers", [1, 3])
-def test_serve_is_ready_once_and_stops_when_told(tmp_path: Path, workers: int) -> None:
+def test_serve_is_ready_once_and_stops_when_told(tmp_path: Path, workers: int, valkey: str) -> None:
     """One ready line however many processes; an issuer that is down does not matter."""
-    with serving(tmp_path, workers=workers) as gatepost:
+    with serving(tmp_path, workers=workers, shared=valkey) as gatepost:
         for _ in range(10):
             assert get(f"{gatepost.origin}/health")[0] == 200
         assert get(gatepost.url)[0] == 401

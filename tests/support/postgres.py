@@ -12,8 +12,6 @@ from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
 
-from gatepost.stores.sql.records import database_of
-from gatepost.stores.sql.schema import migrate
 from tests.support.process import Process
 from tests.support.sockets import free_port
 
@@ -120,15 +118,6 @@ class Postgres:
             user=self._user,
         )
         assert done.returncode == 0, done.stderr
-
-
-async def migrated(url: str) -> None:
-    """Put our tables into a database."""
-    database = database_of(url)
-    try:
-        await migrate(database)
-    finally:
-        await database.aclose()
 
 
 _QUIET = {"LC_ALL": "C", "PATH": os.environ.get("PATH", "")}

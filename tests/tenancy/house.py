@@ -73,6 +73,7 @@ def tree(port: int, issuers: list[Tree], path: str = "/mcp", **settings: Any) ->
         "issuers": issuers,
         "tenancy": {"create_on_first_use": False},
         "tools": {"packs": ["demo"], "load": [WITNESS]},
+        "storage": {"database": "memory:"},
         "limits": {"failures_per_second": 0, "requests_per_second": 0},
     }
     return usual | settings

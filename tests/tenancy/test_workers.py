@@ -22,13 +22,14 @@ ATTEMPTS = 400
 
 
 @pytest.fixture
-def site(idp: Idp, tmp_path: Path) -> Iterator[Post]:
-    """Two workers with a key ring file."""
+def site(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[Post]:
+    """Two workers with a key ring file, one database and one Valkey."""
     create(tmp_path / "keyring.json")
     idp.hits.clear()
     issuers = [issuer(idp, tenants={"acme": "acme"}), issuer(idp, "second", tenants={"b": "b"})]
     ring = {"ring": "file:keyring.json"}
-    with post(idp, tmp_path, issuers, "--workers", "2", keys=ring) as site:
+    storage = {"database": "sqlite:///gatepost.db", "shared": valkey}
+    with post(idp, tmp_path, issuers, "--workers", "2", keys=ring, storage=storage) as site:
         yield site
 
 

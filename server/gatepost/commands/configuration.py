@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, TypeVar
 
 import click
+import msgspec
 
 from gatepost.config.judgement import problems
 from gatepost.config.reading import read
@@ -29,22 +30,38 @@ def config_option(command: Command) -> Command:
     )(command)
 
 
-def examine(path: Path) -> tuple[Config | None, Toolbox, list[Problem]]:
-    """Read and judge the configuration; a missing default file leaves the environment alone."""
+def examine(
+    path: Path, *, workers: int | None = None
+) -> tuple[Config | None, Toolbox, list[Problem]]:
+    """
+    Read and judge the configuration; a missing default file leaves the environment alone.
+
+    *workers* stands in the place of ``listen.workers``, and is judged like it.
+    """
     missing = path == DEFAULT_FILE and not path.exists() and "GATEPOST_RESOURCE" in os.environ
     reading = read(None if missing else path, os.environ)
     if reading.fitting is None:
         return None, Toolbox((), ()), list(reading.problems)
-    toolbox = load(reading.fitting.tools)
-    judged = problems(reading.fitting, toolbox)
+    fitting = with_workers(reading.fitting, workers)
+    toolbox = load(fitting.tools)
+    judged = problems(fitting, toolbox)
     if reading.config is None:
         judged = (one for one in judged if not reading.settles(one))
-    return reading.config, toolbox, [*reading.problems, *judged]
+    config = None if reading.config is None else fitting
+    return config, toolbox, [*reading.problems, *judged]
 
 
-def settled(path: Path) -> tuple[Config, Toolbox]:
+def with_workers(config: Config, workers: int | None) -> Config:
+    """The configuration with another number of processes, if there is one."""
+    if workers is None:
+        return config
+    listen = msgspec.structs.replace(config.listen, workers=workers)
+    return msgspec.structs.replace(config, listen=listen)
+
+
+def settled(path: Path, *, workers: int | None = None) -> tuple[Config, Toolbox]:
     """The configuration, if nothing in it keeps it from serving; else exit 1, saying all."""
-    config, toolbox, found = examine(path)
+    config, toolbox, found = examine(path, workers=workers)
     show(found)
     if config is None or any(problem.level == "error" for problem in found):
         raise click.exceptions.Exit(1)

@@ -1,10 +1,10 @@
 """`gatepost serve`: the server."""
 
 import socket
+from collections.abc import Callable
 from pathlib import Path
 
 import click
-import msgspec
 
 from gatepost.commands.configuration import config_option, examine, settled, show
 from gatepost.config.toolbox import Toolbox
@@ -13,6 +13,7 @@ from gatepost.listen import bind
 from gatepost.serve import Job, run
 from gatepost.services import keyring_of
 from gatepost.settings import Config
+from gatepost.stores.api import StoreRefused, StoreUnavailable
 
 
 @click.command()
@@ -25,13 +26,10 @@ from gatepost.settings import Config
 )
 def serve(path: Path, workers: int | None) -> None:
     """Run the server until SIGTERM or Ctrl+C; running calls are finished first."""
-    config, toolbox = settled(path)
-    if workers is not None:
-        listen = msgspec.structs.replace(config.listen, workers=workers)
-        config = msgspec.structs.replace(config, listen=listen)
+    config, toolbox = settled(path, workers=workers)
 
     def fresh() -> tuple[Config, Toolbox] | None:
-        again, tools, found = examine(path)
+        again, tools, found = examine(path, workers=workers)
         show(found)
         broken = again is None or any(problem.level == "error" for problem in found)
         return None if broken or again is None else (again, tools)
@@ -42,8 +40,16 @@ def serve(path: Path, workers: int | None) -> None:
         raise click.ClickException(str(error)) from None
     sock = listening(config.listen.host, config.listen.port, "listen.port")
     job = Job(config=config, toolbox=toolbox, keyring=keyring, sock=sock, fresh=fresh)
-    code = run(job, lambda: click.echo(f"Gatepost is ready at {config.resource}"))
+    code = running(job, lambda: click.echo(f"Gatepost is ready at {config.resource}"))
     raise click.exceptions.Exit(code)
+
+
+def running(job: Job, announce: Callable[[], object]) -> int:
+    """Serve until a signal, and answer the exit code; stores that cannot be used are a sentence."""
+    try:
+        return run(job, announce)
+    except (StoreRefused, StoreUnavailable) as error:
+        raise click.ClickException(str(error)) from None
 
 
 def listening(host: str, port: int, setting: str) -> socket.socket:

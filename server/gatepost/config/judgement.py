@@ -1,22 +1,20 @@
 """Judges a configuration that could be read: every problem, with a stable id and a hint."""
 
 import difflib
-import re
 import ssl
 from collections.abc import Iterator
 from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gatepost.config import places
-from gatepost.config.references import UnresolvedReference, resolve
+from gatepost.config import places, storage
+from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing, KeyRingError
 from gatepost.settings import Config
 from gatepost_authz.check import problems as authz_problems
 from gatepost_authz.config import TENANT_ID, Issuer, Problem
 
-REFERENCE = re.compile(r"(?:env|file):")
 TAKEN = frozenset({"/health", "/readyz", "/openapi.json"})
 LOOPBACK = frozenset({"localhost", "127.0.0.1", "::1"})
 
@@ -41,6 +39,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from _keys(config)
     yield from _secrets(config)
     yield from places.problems(config)
+    yield from storage.problems(config)
     yield from _listen(config)
     yield from _tls(config)
     yield from _mode(config)

@@ -12,7 +12,7 @@ from gatepost_authz.config import Problem
 
 def problems(config: Config) -> Iterator[Problem]:
     """What would fail only when it is first used, or with a traceback at the start."""
-    if (reason := _unusable(Path(config.workspace.root))) is not None:
+    if (reason := unusable(Path(config.workspace.root))) is not None:
         yield Problem(
             "config.E021",
             f"the workspaces cannot be kept in {config.workspace.root}: {reason}",
@@ -36,7 +36,7 @@ def problems(config: Config) -> Iterator[Problem]:
         )
 
 
-def _unusable(folder: Path) -> str | None:
+def unusable(folder: Path) -> str | None:
     """Why nothing can be written below *folder*; it, and folders above it, may be made first."""
     try:
         existing = next(one for one in (folder, *folder.absolute().parents) if one.exists())

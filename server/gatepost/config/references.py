@@ -1,7 +1,10 @@
 """Secrets are references (`env:NAME`, `file:PATH`), read when the server starts."""
 
 import os
+import re
 from pathlib import Path
+
+REFERENCE = re.compile(r"(?:env|file):")
 
 
 class UnresolvedReference(Exception):
@@ -22,3 +25,8 @@ def resolve(reference: str) -> str:
         except (OSError, UnicodeDecodeError):
             raise UnresolvedReference(f"the file {place} cannot be read") from None
     raise UnresolvedReference("it is neither env:NAME nor file:PATH")
+
+
+def plain(value: str) -> str:
+    """A setting that is written out or is a reference; raises UnresolvedReference."""
+    return resolve(value) if REFERENCE.match(value) else value

@@ -6,7 +6,7 @@ from pathlib import Path
 import click
 
 from gatepost.commands.configuration import show
-from gatepost.commands.serve import listening
+from gatepost.commands.serve import listening, running
 from gatepost.commands.token import DEFAULT_STATE
 from gatepost.config.judgement import problems
 from gatepost.config.toolbox import load
@@ -21,7 +21,7 @@ from gatepost.dev.composition import (
 )
 from gatepost.dev.welcome import lines
 from gatepost.keyring import KeyRing
-from gatepost.serve import Job, run
+from gatepost.serve import Job
 from gatepost_keys.issuer.locks import BANNER
 from gatepost_keys.issuer.mount import routes
 
@@ -88,7 +88,7 @@ def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> N
         development_issuer=routes(issuer),
     )
     try:
-        code = run(job, announce)
+        code = running(job, announce)
     finally:
         forget_state(written, issuer)
     raise click.exceptions.Exit(code)

@@ -4,6 +4,7 @@ import os
 import secrets
 from collections.abc import Mapping
 from pathlib import Path
+from urllib.parse import quote
 
 import msgspec
 
@@ -13,6 +14,7 @@ from gatepost.settings import (
     LimitsSettings,
     Listen,
     LogSettings,
+    StorageSettings,
     TenancySettings,
     ToolsSettings,
     WorkspaceSettings,
@@ -23,6 +25,7 @@ from gatepost_keys.issuer.settings import IssuerSettings
 from gatepost_keys.issuer.state import CLI_CLIENT
 
 HOST = "127.0.0.1"
+DATABASE_FILE = "gatepost.db"
 
 
 def dev_config(port: int, *, tools: tuple[str, ...], state: Path) -> Config:
@@ -43,6 +46,7 @@ def dev_config(port: int, *, tools: tuple[str, ...], state: Path) -> Config:
             ),
         ),
         tenancy=TenancySettings(tenants=("acme", "globex")),
+        storage=StorageSettings(database=f"sqlite:///{quote(str(state / DATABASE_FILE))}"),
         workspace=WorkspaceSettings(root=str(state / "workspaces")),
         tools=ToolsSettings(packs=("demo",), load=tools),
         # One person with a test suite at hand is no flood.

@@ -11,16 +11,19 @@ from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gatepost.edge.request import Check, Preflight, Refusal, Request, request_of
 from gatepost.scope import REQUEST_ID
+from gatepost.stores.api import StoreUnavailable
 from gatepost.telemetry.access import AccessLog
 from gatepost_authz.middleware import CALLER
 
-Probe = Callable[[], bytes]
-"""Answers a health probe: a JSON document."""
+Probe = Callable[[], Awaitable[tuple[int, bytes]]]
+"""Answers a health probe: a status and a JSON document."""
 
 
 # JSON-RPC 2.0 section 5.1, and the server error that MCP uses for limits.
 INVALID_REQUEST = -32600
 LIMITED = -32000
+INTERNAL_ERROR = -32603
+CODES = {429: LIMITED, 503: INTERNAL_ERROR}
 
 CORRELATION = b"x-octopus-correlation-id"
 UNFORESEEN = "Something unforeseen happened. The server's log tells more under the request id."
@@ -82,15 +85,15 @@ class Edge:
 
         try:
             if (probe := self._probes.get(request.path)) is not None:
-                await respond(answer, 200, probe())
+                await respond(answer, *await probe())
                 return
             for check in self.checks:
                 if (preflight := check(request)) is not None:
                     await permit(answer, preflight)
                     return
             await self.app(scope, receive, answer)
-        except Refusal as refusal:
-            await self._refuse(request, request_id, refusal, answer)
+        except (Refusal, StoreUnavailable) as raised:
+            await self._refuse(request, request_id, refusal_of(raised, request_id), answer, status)
         except Exception:  # noqa: BLE001 - the last resort; logged, and answered without detail
             await self._recover(status, request_id, answer)
         finally:
@@ -118,10 +121,12 @@ class Edge:
         # so that the client does not take half an answer for a whole one.
 
     async def _refuse(
-        self, request: Request, request_id: str, refusal: Refusal, answer: Send
+        self, request: Request, request_id: str, refusal: Refusal, answer: Send, status: int
     ) -> None:
+        if status:
+            return  # the answer has begun: as in `_recover`
         if self._is_endpoint(request.path):
-            code = LIMITED if refusal.status == 429 else INVALID_REQUEST
+            code = CODES.get(refusal.status, INVALID_REQUEST)
             # No id member: the body, and with it the request's id, was never read.
             data = {"error": refusal.code, "request_id": request_id}
             error = {"code": code, "message": refusal.message, "data": data}
@@ -154,6 +159,15 @@ async def respond(
     ]
     await send({"type": "http.response.start", "status": status, "headers": start})
     await send({"type": "http.response.body", "body": body})
+
+
+def refusal_of(raised: Refusal | StoreUnavailable, request_id: str) -> Refusal:
+    """A refusal as it is, and our own outage as one that says nothing of what is out."""
+    if isinstance(raised, Refusal):
+        return raised
+    _log.warning("store unavailable: %s", raised, extra={"request_id": request_id})
+    message = "The server cannot reach its storage at the moment"
+    return Refusal(503, "unavailable", message, ((b"retry-after", b"5"),))
 
 
 async def permit(send: Send, preflight: Preflight) -> None:

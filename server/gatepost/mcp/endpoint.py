@@ -30,6 +30,7 @@ from gatepost.mcp.server import Server
 from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_HEADER, Handshake
 from gatepost.mcp.stateless import Stateless
 from gatepost.scope import FOLDED, REQUEST_ID, WHOLE_BODY
+from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.retry import CORRELATION, IDEMPOTENCY
 from gatepost_authz.challenge import Challenge
@@ -119,6 +120,8 @@ class Endpoint:
             answer = self._modern.refused(None, refusal)
         except DeadlinePassed:
             answer = self._modern.refused(None, TOO_SLOW)
+        except StoreUnavailable as outage:
+            answer = self._modern.unavailable(scope.get(REQUEST_ID, ""), None, outage)
         except Gone:
             return
         if answer is None:
@@ -217,7 +220,10 @@ class Endpoint:
         if ruling is Ruling.HANDSHAKE:
             return self._handshake.initialize(exchange, message, identity)
         if ruling in (Ruling.SESSION, Ruling.SESSION_OR_UNSERVED):
-            room = await self._handshake.find(exchange)
+            try:
+                room = await self._handshake.find(exchange)
+            except StoreUnavailable as outage:
+                return self._legacy.unavailable(exchange.request_id, identity, outage)
             if room is not None:
                 return await self._handshake.request(exchange, message, identity, room)
         return self._refuse(ruling, exchange.headers, identity, params)

@@ -31,6 +31,15 @@ MOST_LOG_BYTES = 16_384
 class Audience:
     """A client that hears of one call through its stream, and can be asked nothing."""
 
+    stream: Stream | None = None
+    # Most clients are told nothing, and what nobody uses is not made for each call.
+    _token: Raw | None = None
+    _least = len(LEVELS)
+    _reported = -math.inf
+    _late: Mapping[str, Any] | None = None
+    _later: asyncio.Task[None] | None = None
+    _dropped = 0
+
     def __init__(
         self,
         stream: Stream | None,
@@ -40,16 +49,17 @@ class Audience:
         level: LogLevel | None,
     ) -> None:
         self._capabilities = capabilities
+        if stream is not None:
+            self.tell(stream, token, level)
+
+    def tell(self, stream: Stream, token: Raw | None, level: LogLevel | None) -> None:
+        """Let the client hear reports by *token*, and messages from *level* on."""
         self.stream = stream
         self._token = token
-        self._least = len(LEVELS) if level is None else LEVELS.index(level)
-        self._reported = -math.inf
-        self._late: Mapping[str, Any] | None = None
-        self._later: asyncio.Task[None] | None = None
-        self._dropped = 0
-        if stream is not None:
-            self._reports = Pace(REPORTS_PER_S, REPORTS_AT_ONCE)
-            self._messages = Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE)
+        if level is not None:
+            self._least = LEVELS.index(level)
+        self._reports = Pace(REPORTS_PER_S, REPORTS_AT_ONCE)
+        self._messages = Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE)
 
     @property
     def capabilities(self) -> Capabilities:

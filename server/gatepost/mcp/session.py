@@ -28,11 +28,12 @@ from gatepost.mcp.listening import open_listener
 from gatepost.mcp.methods import INITIALIZE, served
 from gatepost.mcp.params import NO_META, read_params
 from gatepost.mcp.replay import open_replay
-from gatepost.mcp.reply import UNANSWERED, Replies, as_refusal, without_answer
+from gatepost.mcp.reply import UNANSWERED, UNAVAILABLE, Replies, as_refusal, without_answer
 from gatepost.mcp.resumption import Resumable
 from gatepost.mcp.room import Room, room_of
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.stream import reads_events
+from gatepost.stores.api import StoreUnavailable
 from gatepost_authz.errors import AuthError
 
 SESSION_HEADER = b"mcp-session-id"
@@ -202,6 +203,8 @@ class Handshake:
             return error(identity, as_refusal(raised))
         except UNANSWERED as raised:
             return error(identity, without_answer(raised, modern=False))
+        except StoreUnavailable:
+            return error(identity, UNAVAILABLE)
         except Stopped:
             return None
         finally:

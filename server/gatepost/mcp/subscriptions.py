@@ -119,7 +119,7 @@ async def _honoured(server: Server, caller: TenantContext, asked: Filter) -> Fil
     if asked.resource_subscriptions is not UNSET and offered.get("resources", {}).get("subscribe"):
         uris = dict.fromkeys(asked.resource_subscriptions)
         honoured.resource_subscriptions = [u for u in uris if server.may_read(caller, u)]
-    if asked.task_ids is not UNSET and server.tasks is not None:
+    if asked.task_ids is not UNSET and server.lengthy:
         honoured.task_ids = await server.tasks.may_follow(caller, asked.task_ids)
     return honoured
 

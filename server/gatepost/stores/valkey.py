@@ -14,6 +14,17 @@ from gatepost.stores.api import Deliver, Event, StoreUnavailable
 from gatepost.stores.channels import ANSWER_S, Channels, Following
 
 CONNECTIONS = 16
+SPEND = """
+local time = redis.call('TIME')
+local now = time[1] + time[2] / 1000000
+local rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
+local full_at = math.max(tonumber(redis.call('GET', KEYS[1]) or '0'), now) + 1 / rate
+local wait = full_at - now - burst / rate
+if wait > 0.000001 then return string.format('%.6f', wait) end
+redis.call('SET', KEYS[1], string.format('%.6f', full_at), 'PX', math.ceil((full_at - now) * 1000))
+return '0'
+"""
+"""A token bucket as `gatepost.stores.bucket` keeps it: when it will be full again."""
 MOST_EVENTS = 2**63
 """Numbers from here on are no event's."""
 
@@ -32,39 +43,40 @@ class ValkeyRelay:
         self._pool = BlockingConnectionPool.from_url(
             url, max_connections=CONNECTIONS, timeout=ANSWER_S, socket_timeout=ANSWER_S, **common
         )
-        self._client = Redis(connection_pool=self._pool)
+        self.client = Redis(connection_pool=self._pool)
+        self.spend = self.client.register_script(SPEND)
         # What is followed may be silent for as long as it likes.
         self._listening = ConnectionPool.from_url(url, socket_timeout=None, **common)
-        self._channels = Channels(self._listening.make_connection)
+        self.channels = Channels(self._listening.make_connection)
         # Keys are apart by database, channels are not.
-        self._database = int(self._pool.connection_kwargs.get("db", 0))
+        self.topics = b"topic@%d" % int(self._pool.connection_kwargs.get("db", 0))
 
     def of(self, tenant: str) -> "ValkeyTenantRelay":
         """See `Relay`."""
-        return ValkeyTenantRelay(self._client, self._channels, self._database, tenant)
+        return ValkeyTenantRelay(self, tenant)
 
     async def ping(self) -> None:
         """See `Relay`."""
         with answering():
-            await self._client.ping()
+            await self.client.ping()
 
     async def aclose(self) -> None:
         """See `Relay`."""
-        await self._channels.aclose()
+        await self.channels.aclose()
         with contextlib.suppress(RedisError, OSError):
-            await self._client.aclose()
+            await self.client.aclose()
             await self._pool.aclose()
 
 
 class ValkeyTenantRelay:
     """See `TenantRelay`."""
 
-    __slots__ = ("_channels", "_client", "_tenant", "_topics")
+    __slots__ = ("_channels", "_client", "_spend", "_tenant", "_topics")
 
-    def __init__(self, client: "Redis", channels: Channels, database: int, tenant: str) -> None:
-        self._client, self._channels = client, channels
+    def __init__(self, relay: ValkeyRelay, tenant: str) -> None:
+        self._client, self._channels, self._spend = relay.client, relay.channels, relay.spend
+        self._topics = relay.topics
         self._tenant = _bytes(tenant)
-        self._topics = b"topic@%d" % database
 
     async def publish(self, topic: str, message: bytes) -> None:
         """See `TenantRelay`."""
@@ -84,6 +96,12 @@ class ValkeyTenantRelay:
         """See `TenantRelay`."""
         with answering():
             return cast("bytes | None", await self._client.getdel(self._key(b"note", key)))
+
+    async def spend(self, bucket: str, *, rate: float, burst: float) -> float:
+        """See `TenantRelay`."""
+        with answering():
+            wait = await self._spend(keys=[self._key(b"bucket", bucket)], args=[rate, burst])
+        return float(wait)
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
         """See `TenantRelay`."""

@@ -5,6 +5,7 @@ import importlib
 
 from sqlalchemy import Delete, Table, bindparam, delete, select, text, tuple_
 
+from gatepost.stores.api import StoreRefused
 from gatepost.stores.sql import schema, sqlite
 from gatepost.stores.sql.claims import SqlClaims
 from gatepost.stores.sql.database import Database
@@ -87,6 +88,23 @@ async def opened(url: str) -> SqlRecords:
             await schema.check(database)
         undo.pop_all()
     return SqlRecords(database)
+
+
+async def check(url: str) -> None:
+    """Raise StoreRefused unless the database is at our revision; it is left as it is."""
+    if url.startswith(sqlite.SCHEME) and not sqlite.exists(url):
+        # To look at it would make it.
+        raise StoreRefused(schema.behind(None))
+    database = database_of(url)
+    async with contextlib.aclosing(database):
+        await schema.check(database)
+
+
+async def migrate(url: str) -> schema.Move:
+    """Bring a database to our revision; raises StoreRefused and StoreUnavailable."""
+    database = database_of(url)
+    async with contextlib.aclosing(database):
+        return await schema.migrate(database)
 
 
 def database_of(url: str) -> Database:

@@ -60,7 +60,12 @@ async def check(database: Database) -> None:
             f"the database is at revision {found}, which a newer Gatepost has made; this one needs "
             f"{REVISION}, and `gatepost migrate` only goes forward: run the newer version"
         )
-    raise StoreRefused(
+    raise StoreRefused(behind(found))
+
+
+def behind(found: str | None) -> str:
+    """What is to be done about a database that lacks some steps."""
+    return (
         f"the database is at revision {found or 'none'} and this Gatepost needs {REVISION}: "
         "run `gatepost migrate`"
     )

@@ -29,6 +29,7 @@ def database(url: str) -> Database:
     """The file of a `sqlite:///` URL, made for this user alone; raises StoreRefused."""
     path = path_of(url)
     try:
+        os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
         # Before SQLite does: the files beside it get its permissions, and it holds arguments.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
     except OSError as error:
@@ -53,3 +54,8 @@ def database(url: str) -> Database:
 def path_of(url: str) -> str:
     """Where the file is."""
     return unquote(url.removeprefix(SCHEME))
+
+
+def exists(url: str) -> bool:
+    """Whether the file is there."""
+    return os.path.exists(path_of(url))
