@@ -281,7 +281,7 @@ async def test_s_21_a_relay_that_fails_leaves_nothing_behind(
     await live.over()
     await settled()
 
-    assert (live.status, live.headers["retry-after"]) == (503, "5")
+    assert live.status == 503
     assert len(house.one.streams) == 0
     assert house.one.feed.tenants == ()
     assert vars(house.one.relay.of("acme"))["_followers"] == {}
