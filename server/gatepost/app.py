@@ -88,6 +88,7 @@ def checks(
         Limits(
             max_header_bytes=config.limits.max_header_bytes,
             max_body_bytes=config.limits.max_body_bytes,
+            allow=table.allow,
         ),
         services.flood,
         Origin(resource.origin, origins, development=config.development, untouched=untouched),
@@ -147,7 +148,12 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
         resource=resource,
         sessions=Sessions(services.keyring),
         suspended=frozenset(config.tenancy.suspended),
-        limits=BodyLimits(config.limits.max_body_bytes, config.limits.body_timeout_s),
+        limits=BodyLimits(
+            config.limits.max_body_bytes,
+            config.limits.body_timeout_s,
+            config.limits.questions_per_caller,
+            config.limits.question_timeout_s,
+        ),
     )
 
 

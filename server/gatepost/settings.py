@@ -146,7 +146,12 @@ class LimitsSettings(Settings, frozen=True, kw_only=True):
     listen_streams: int = 20_000
     """Streams of changes that one process holds open; beyond it, listening is refused."""
     listen_streams_per_caller: int = 50
-    """Streams of changes that one caller may hold open at one process."""
+    """Streams of changes that one caller may hold open at one process; with them count answers
+    that an older revision gets as a stream."""
+    questions_per_caller: int = 20
+    """Questions to people and clients (older revisions) that may wait for one caller's answer."""
+    question_timeout_s: float = 300.0
+    """Seconds that such a question waits; the tool's own time stands still meanwhile."""
 
 
 class LogSettings(Settings, frozen=True, kw_only=True):

@@ -81,12 +81,6 @@ async def test_tool_with_progress(ctx: CallContext) -> str:
 
 
 @pack.tool(read_only=True)
-async def test_logging_tool(ctx: CallContext) -> str:
-    """Answer without a word of logging to the client, which asked for none."""
-    return "Nothing was logged to you."
-
-
-@pack.tool(read_only=True)
 async def test_custom_headers(
     ctx: CallContext,
     message: Annotated[str, Field(json_schema_extra={"x-mcp-header": "Message"})],

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.mcp import resumption
+from gatepost.mcp import interaction, resumption
 from tests.support.events import House, Live
 from tests.support.mcp import a_caller
 
@@ -50,9 +50,9 @@ async def rest(ctx: CallContext, until: str, report: bool = False) -> str:
 
 @pack.tool()
 async def chatter(ctx: CallContext, reports: int, size: int) -> str:
-    """Report often, then answer at length."""
+    """Say much, then answer at length."""
     for at in range(1, reports + 1):
-        await ctx.progress(at)
+        await ctx.log("info", at)
     return "x" * size
 
 
@@ -233,6 +233,7 @@ async def test_s_12_what_is_kept_is_bounded(house: House, monkeypatch: pytest.Mo
     """The newest events stay; an answer too large to keep says so to who comes back."""
     monkeypatch.setattr(resumption, "MOST_EVENTS", 10)
     monkeypatch.setattr(resumption, "MOST_BYTES", 2000)
+    monkeypatch.setattr(interaction, "REPORTS_AT_ONCE", 50)
     live = house.call(house.one, "chatter", reports=50, size=3000)
     ids = [(await live.event())[0] for _ in range(50)]
     await live.over()
@@ -241,7 +242,7 @@ async def test_s_12_what_is_kept_is_bounded(house: House, monkeypatch: pytest.Mo
     late = await house.resume(house.two, ids[48]).rest()
 
     assert early.status == 400
-    assert late[0]["params"]["progress"] == 50
+    assert late[0]["params"]["data"] == 50
     assert late[1]["id"] == 7
     assert "too large" in late[1]["error"]["message"]
 

@@ -253,6 +253,8 @@ def _numbers(config: Config) -> Iterator[Problem]:
         "limits.header_timeout_s": limits.header_timeout_s,
         "limits.body_timeout_s": limits.body_timeout_s,
         "limits.listen_streams": limits.listen_streams,
+        "limits.questions_per_caller": limits.questions_per_caller,
+        "limits.question_timeout_s": limits.question_timeout_s,
         "limits.listen_streams_per_caller": limits.listen_streams_per_caller,
     }
     for setting, number in positive.items():

@@ -51,9 +51,9 @@ class Runs:
     async def join(self, work: Work, terms: Terms) -> Outcome:
         """Do the work under these terms, or get what came of it; ToolFailure while it runs on."""
         caller, loop = work.call.caller, asyncio.get_running_loop()
-        # Whoever only waits must not do so for longer than it may call.
+        # Whoever only waits must not do so for longer than it may call; a task may.
         allowed_s = max(caller.expires_at - self._clock(), 0.0) + GRACE_S
-        until = loop.time() + min(work.limit_s, allowed_s)
+        until = loop.time() + (work.limit_s if work.call.lasting else min(work.limit_s, allowed_s))
         while True:
             place = (terms.key, terms.digest)
             run = self._open.get(place)

@@ -5,16 +5,15 @@ from collections.abc import Mapping
 from msgspec import UNSET
 
 from gatepost.mcp import tasks
-from gatepost.mcp.era import MODERN
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
-from gatepost.mcp.params import NO_META, Params
+from gatepost.mcp.params import Params
 from gatepost.mcp.project import call_result
 from gatepost.mcp.server import Ask, Server
 from gatepost.stores.api import TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome, Retry
 from gatepost.tools.client import MissingCapability
 from gatepost.tools.registry import UnknownTool
-from gatepost.tools.retry import BadKey, retry_of
+from gatepost.tools.retry import CORRELATION, IDEMPOTENCY, BadKey, retry_of
 
 
 async def call_tool(server: Server, ask: Ask) -> bytes:
@@ -28,19 +27,19 @@ async def call_tool(server: Server, ask: Ask) -> bytes:
         retry=ask.retry,
     )
     try:
-        if server.tasks is not None and call.tool in server.lengthy:
-            outcome = await tasks.run(server, server.tasks, ask, call)
+        if call.tool in server.lengthy:
+            outcome = await tasks.run(server, ask, call)
             if isinstance(outcome, TaskRecord):
-                return tasks.created(server, server.tasks, outcome)
+                return tasks.created(server, outcome)
         else:
             outcome = await server.runner.run(call)
     except UnknownTool as unknown:
         raise unknown_tool(unknown.name) from None
     except MissingCapability as missing:
-        if ask.revision == MODERN:
+        if ask.session is None:
             raise
         # Before 2026-07-28 there is no error for it, and a model can tell its user.
-        outcome = Outcome(failure=Failure("denied", str(missing)))
+        outcome = Outcome(failure=Failure("denied", f"This tool {missing}."))
     return call_result(outcome, ask.revision, server.tail)
 
 
@@ -63,9 +62,11 @@ def tool_arguments(params: Params) -> bytes:
 
 def retry_key(headers: Mapping[bytes, bytes], params: Params) -> Retry | None:
     """The retry key of a call, from its headers or its `_meta`; raises Refused."""
-    meta = NO_META if params.meta is UNSET else params.meta
+    named = None if params.meta is UNSET or params.meta.retry is UNSET else params.meta.retry
+    if named is None and IDEMPOTENCY not in headers and CORRELATION not in headers:
+        return None  # most calls; all that retries cost them
     try:
-        return retry_of(headers, None if meta.retry is UNSET else meta.retry)
+        return retry_of(headers, named)
     except BadKey as bad:
         raise Refused(INVALID_PARAMS, str(bad), legacy_status=400) from None
 

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import secrets
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Awaitable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -14,17 +14,17 @@ from gatepost.keyring import KeyRing
 from gatepost.mcp.asking import WITH_URLS, projected
 from gatepost.mcp.ear import Ear
 from gatepost.mcp.interaction import Audience
-from gatepost.mcp.jsonrpc import URL_ELICITATION, request
+from gatepost.mcp.jsonrpc import URL_ELICITATION, Refused, request
 from gatepost.mcp.resumption import Resumable
 from gatepost.mcp.room import Room, Signal
 from gatepost.streams import Closing, TooMany
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.client import (
     Clock,
+    InputNeeded,
     InputRequest,
     LogLevel,
     MissingCapability,
-    ProtocolError,
     lacking,
     required_by,
 )
@@ -134,6 +134,7 @@ class Conversation(Audience):
         self._desk = desk
         self._caller = caller
         self._clock: Clock | None = None
+        self._pages: list[Mapping[str, Any]] = []
 
     def timed(self, clock: Clock) -> None:
         """Hold this clock while somebody is asked."""
@@ -157,7 +158,11 @@ class Conversation(Audience):
             for key, one in requests.items()
         }
         if stream is None:
-            _cannot_ask(requests, shown, revision)
+            # A batch, or a client that reads no events: there is nothing to ask on.
+            if revision == WITH_URLS and all(one.get("mode") == "url" for one in shown.values()):
+                self._pages = [*shown.values()]
+                raise InputNeeded(requests)
+            raise MissingCapability(required_by(requests))
         out = [Question(key, self._desk.name(room), requests[key].method) for key in shown]
         self._desk.open(self._caller, len(out))
         try:
@@ -165,6 +170,14 @@ class Conversation(Audience):
                 return await self._converse(stream, out, shown)
         finally:
             self._desk.close(self._caller, len(out))
+
+    async def answered(self, work: Awaitable[bytes]) -> bytes:
+        """See Audience; pages to visit are the one question that an answer can carry (E-15)."""
+        try:
+            return await super().answered(work)
+        except InputNeeded:
+            data = {"elicitations": self._pages}
+            raise Refused(URL_ELICITATION, "A page has to be visited first", data=data) from None
 
     async def _converse(
         self, stream: Resumable, out: list[Question], shown: Mapping[str, Mapping[str, Any]]
@@ -216,18 +229,6 @@ class Conversation(Audience):
         for identity in waiting:
             params = {"requestId": identity, "reason": "The answer is not waited for any more"}
             await stream.notify("notifications/cancelled", params)
-
-
-def _cannot_ask(
-    requests: Mapping[str, InputRequest], shown: Mapping[str, Mapping[str, Any]], revision: str
-) -> NoReturn:
-    """A batch, or a client that reads no events: there is no stream to ask on."""
-    pages = all(params.get("mode") == "url" for params in shown.values())
-    if revision == WITH_URLS and pages:
-        # The one question that an answer can carry (E-15); the client calls again afterwards.
-        data = {"elicitations": [*shown.values()]}
-        raise ProtocolError(URL_ELICITATION, "A page has to be visited first", data)
-    raise MissingCapability(required_by(requests))
 
 
 def _read(answer: bytes) -> Mapping[str, Any]:

@@ -36,8 +36,8 @@ class Errand:
     messages have nobody to go to (K-18).
     """
 
-    def __init__(self, client: Client, capabilities: Capabilities) -> None:
-        self.capabilities = capabilities
+    def __init__(self, client: Client, capabilities: Capabilities | None = None) -> None:
+        self.capabilities = client.capabilities if capabilities is None else capabilities
         self.turn = asyncio.Event()
         """Set when the call wants to be a task, or is over."""
         self.heard: list[tuple[Mapping[str, InputRequest], Mapping[str, Any]]] = []

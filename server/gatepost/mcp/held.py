@@ -50,8 +50,17 @@ class Held(Line):
         """Whether the store still knows of this stream."""
 
     @abstractmethod
-    async def next_frame(self) -> bytes | None:
-        """See `Line.news`; what comes while this waits wakes nobody, so it looks again itself."""
+    def next_frame(self) -> bytes | None:
+        """See `Line.news`; asked only while the token is good and nothing must be looked up."""
+
+    @property
+    @abstractmethod
+    def is_behind(self) -> bool:
+        """Whether `catch_up` has something to do."""
+
+    @abstractmethod
+    async def catch_up(self) -> None:
+        """Read what there is to read at the stores; raises StoreUnavailable."""
 
     def hear(self, signal: Signal) -> None:
         """Take what another part of the session tells."""
@@ -68,17 +77,31 @@ class Held(Line):
             raise STOPPING from None
         self._following = await self.room.follow(self.hear)
 
-    async def news(self) -> bytes | None:
+    def news(self) -> bytes | None:
+        """See `Line`."""
+        if self.must_look_up:
+            return None
+        if self._streams.is_over(self.caller):
+            self.end()
+            return None
+        return self.next_frame()
+
+    @property
+    def must_look_up(self) -> bool:
+        """See `Line`."""
+        return self.is_behind or self._beats >= LOOK_EVERY
+
+    async def look_up(self) -> None:
         """See `Line`."""
         try:
             if self._beats >= LOOK_EVERY:
                 self._beats = 0
                 if not await self.wanted():
                     self.end()
-            return None if self._over else await self.next_frame()
+            if self.is_behind:
+                await self.catch_up()
         except StoreUnavailable:
             self.end()
-            return None
 
     def beat(self) -> None:
         """See `Line`."""

@@ -31,6 +31,15 @@ MOST_LOG_BYTES = 16_384
 class Audience:
     """A client that hears of one call through its stream, and can be asked nothing."""
 
+    stream: Stream | None = None
+    # Most clients are told nothing, and what nobody uses is not made for each call.
+    _token: Raw | None = None
+    _least = len(LEVELS)
+    _reported = -math.inf
+    _late: Mapping[str, Any] | None = None
+    _later: asyncio.Task[None] | None = None
+    _dropped = 0
+
     def __init__(
         self,
         stream: Stream | None,
@@ -40,16 +49,17 @@ class Audience:
         level: LogLevel | None,
     ) -> None:
         self._capabilities = capabilities
+        if stream is not None:
+            self.tell(stream, token, level)
+
+    def tell(self, stream: Stream, token: Raw | None, level: LogLevel | None) -> None:
+        """Let the client hear reports by *token*, and messages from *level* on."""
         self.stream = stream
         self._token = token
-        self._least = len(LEVELS) if level is None else LEVELS.index(level)
-        self._reported = -math.inf
-        self._late: Mapping[str, Any] | None = None
-        self._later: asyncio.Task[None] | None = None
-        self._dropped = 0
-        if stream is not None:
-            self._reports = Pace(REPORTS_PER_S, REPORTS_AT_ONCE)
-            self._messages = Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE)
+        if level is not None:
+            self._least = LEVELS.index(level)
+        self._reports = Pace(REPORTS_PER_S, REPORTS_AT_ONCE)
+        self._messages = Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -79,6 +89,8 @@ class Audience:
             self._late = params
             if self._later is None:
                 self._later = asyncio.create_task(self._catch_up())
+                # A store that is away shows in the tool's next word; here it has nobody to tell.
+                self._later.add_done_callback(lambda task: task.cancelled() or task.exception())
             return
         self._late = None
         await self.stream.notify("notifications/progress", params)
@@ -125,9 +137,10 @@ class Audience:
         return body
 
     async def _catch_up(self) -> None:
-        await asyncio.sleep(1 / REPORTS_PER_S)
+        while self._late is not None:
+            await asyncio.sleep(1 / REPORTS_PER_S)
+            await self._say_late()
         self._later = None
-        await self._say_late()
 
     async def _say_late(self) -> None:
         late, self._late = self._late, None

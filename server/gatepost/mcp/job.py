@@ -11,15 +11,16 @@ from typing import Any, Literal
 import msgspec
 
 from gatepost.mcp import questions
-from gatepost.mcp.jsonrpc import INTERNAL_ERROR, MISSING_CAPABILITY, Refused
+from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Refused
 from gatepost.mcp.ledger import Edit, Ledger
 from gatepost.mcp.project import task_result
 from gatepost.mcp.questions import Keys
-from gatepost.mcp.reply import as_refusal
+from gatepost.mcp.reply import UNANSWERED, as_refusal, without_answer
 from gatepost.stores.api import StoreUnavailable, TaskRecord
 from gatepost.tools.api import Outcome
 from gatepost.tools.attend import DeadlinePassed, Within
-from gatepost.tools.client import InputRequest, MissingCapability, ProtocolError
+from gatepost.tools.client import InputRequest
+from gatepost.tools.registry import Unknown
 from gatepost_authz.errors import AuthError
 
 _log = logging.getLogger("gatepost.tasks")
@@ -29,6 +30,7 @@ Reason = Literal["cancelled", "revoked", "over", "lost", "handed over"]
 Why work is stopped: its client wants that, or may not have it any more; its time is over; another
 server has it; or this one goes.
 """
+GONE = "The tool is not served any more."
 REVOKED = "Its caller may not call any more."
 OVER = "The time of the task was over before its work was."
 
@@ -190,21 +192,20 @@ class Job:
             if self.reason == "cancelled":
                 return {"status": "cancelled", "status_message": "Cancelled by its client."}
             return failed(INTERNAL_ERROR, REVOKED if self.reason == "revoked" else OVER)
-        raised = self.work.exception()
         try:
-            if raised is not None:
-                raise raised
             return {"status": "completed", "result": task_result(self.work.result())}
-        except Refused as refusal:
-            return failed(refusal.code, refusal.message, refusal.data)
-        except ProtocolError as error:
-            return failed(error.code, error.message, error.data)
-        except MissingCapability as missing:
-            data = {"requiredCapabilities": missing.required}
-            return failed(MISSING_CAPABILITY, str(missing), data)
-        except AuthError as refused:
-            shown = as_refusal(refused)
-            return failed(shown.code, shown.message, shown.data)
+        except Refused as refused:
+            return _refused(refused)
+        except AuthError as raised:
+            return _refused(as_refusal(raised))
+        except UNANSWERED as raised:
+            return _refused(without_answer(raised, modern=True))
+        except Unknown:
+            return failed(INVALID_PARAMS, GONE)
+
+
+def _refused(refusal: Refused) -> dict[str, Any]:
+    return failed(refusal.code, refusal.message, refusal.data)
 
 
 def failed(code: int, message: str, data: Any = None) -> dict[str, Any]:

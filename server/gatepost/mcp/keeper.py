@@ -12,8 +12,8 @@ from msgspec import Raw
 
 from gatepost.mcp import questions
 from gatepost.mcp.errand import Errand
-from gatepost.mcp.job import OVER, Job, failed, fresh_runner
-from gatepost.mcp.jsonrpc import INTERNAL_ERROR
+from gatepost.mcp.job import GONE, OVER, Job, failed, fresh_runner
+from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 from gatepost.mcp.ledger import Ledger
 from gatepost.mcp.project import rate_limited
 from gatepost.stores.api import StoreUnavailable, TaskRecord
@@ -36,7 +36,6 @@ TASK_ID_CHARACTERS = 64
 
 UNKNOWN_EFFECT = "The server that ran it stopped; whether it took effect is unknown."
 STOPPED_OFTEN = f"The servers that ran it stopped {ATTEMPTS} times."
-GONE = "The tool is not served any more."
 SUSPENDED = "The tenant is suspended."
 
 # A caller's display claims are a read-only view of a mapping.
@@ -95,7 +94,7 @@ class Keeper:
             raise rate_limited(Failure("rate_limit", message, retry_after=terms.poll_interval_s))
         runs_s = tool.timeout_s or self._runner().timeout_s
         stored = StoredCall(
-            caller=call.caller,
+            caller=_replace(call.caller, claims=dict(call.caller.claims)),
             arguments=Raw(call.arguments),
             request_id=call.request_id,
             capabilities=dict(errand.capabilities),
@@ -207,7 +206,7 @@ class Keeper:
             # Kept by a release that wrote more or less about a call.
             return None, failed(INTERNAL_ERROR, UNKNOWN_EFFECT)
         except UnknownTool:
-            return None, failed(INTERNAL_ERROR, GONE)
+            return None, failed(INVALID_PARAMS, GONE)
         if not (tool.annotations.read_only_hint or tool.annotations.idempotent_hint):
             return None, failed(INTERNAL_ERROR, UNKNOWN_EFFECT)
         if stored.attempts >= ATTEMPTS:

@@ -11,12 +11,13 @@ from gatepost.mcp.documents import list_documents, list_templates, read_document
 from gatepost.mcp.exchange import Exchange
 from gatepost.mcp.level import set_level
 from gatepost.mcp.line import Line
-from gatepost.mcp.params import Params
+from gatepost.mcp.params import TASKS, Params
 from gatepost.mcp.prompts import get_prompt, list_prompts
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.skills import SKILLS, get_skill, list_skills, read_folder
 from gatepost.mcp.subscriptions import LISTEN, listen
 from gatepost.mcp.tasks import cancel_task, get_task, update_task
+from gatepost.mcp.watching import subscribe, unsubscribe
 
 Handler = Callable[[Server, Ask], Awaitable[bytes]]
 Opener = Callable[[Server, Exchange, bytes, Params], Awaitable[Line]]
@@ -61,12 +62,14 @@ METHODS = (
     Method("logging/setLevel", set_level, modern=False, needs="logging"),
     Method("tools/list", list_tools, needs="tools"),
     Method("tools/call", call_tool, needs="tools", mirrors="name", asks=True),
-    Method("tasks/get", get_task, legacy=False, mirrors="task_id"),
-    Method("tasks/update", update_task, legacy=False, mirrors="task_id"),
-    Method("tasks/cancel", cancel_task, legacy=False, mirrors="task_id"),
+    Method("tasks/get", get_task, legacy=False, needs=TASKS, mirrors="task_id"),
+    Method("tasks/update", update_task, legacy=False, needs=TASKS, mirrors="task_id"),
+    Method("tasks/cancel", cancel_task, legacy=False, needs=TASKS, mirrors="task_id"),
     Method("resources/list", list_documents, needs="resources"),
     Method("resources/templates/list", list_templates, needs="resources"),
     Method("resources/read", read_document, needs="resources", mirrors="uri", asks=True),
+    Method("resources/subscribe", subscribe, modern=False, needs="resources"),
+    Method("resources/unsubscribe", unsubscribe, modern=False, needs="resources"),
     Method("prompts/list", list_prompts, needs="prompts"),
     Method("prompts/get", get_prompt, needs="prompts", mirrors="name", asks=True),
     Method("completion/complete", complete, needs="completions"),

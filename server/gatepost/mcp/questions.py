@@ -122,7 +122,14 @@ def answers_to(record: TaskRecord, keys: Mapping[str, str]) -> dict[str, Any] | 
 
 
 def digest(request: InputRequest) -> str:
-    """What tells one question from another."""
+    """
+    What tells a question from another.
+
+    Only of what a person decides: a yes to "Delete 3 files?" is none to "Delete 300 files?". What
+    a model is asked may have the time of day in it.
+    """
+    if request.method != "elicitation/create":
+        return ""
     return hashlib.sha256(_encode(request, order="deterministic")).hexdigest()[:32]
 
 

@@ -1,6 +1,6 @@
 """How the work on one request ends: as JSON, as a stream's last event, as a challenge, or not."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Callable
 
 import structlog
 
@@ -23,6 +23,10 @@ from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError,
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.errors import AuthError, InsufficientScope
 
+Questions = Callable[[InputNeeded], bytes]
+UNANSWERED = (MissingCapability, ProtocolError, InputNeeded)
+"""How work may end besides a result, beyond refusals."""
+
 log = structlog.get_logger("gatepost.mcp")
 
 UNAVAILABLE = Refused(
@@ -33,9 +37,6 @@ UNAVAILABLE = Refused(
     headers=((b"retry-after", b"5"),),
 )
 
-UNANSWERED = (MissingCapability, ProtocolError, InputNeeded)
-"""How work may end besides a result, beyond refusals."""
-
 
 class Replies:
     """Turns what comes of a request into its answer, in the words of one era."""
@@ -45,10 +46,17 @@ class Replies:
         self._modern = modern
 
     async def to(
-        self, exchange: Exchange, identity: bytes, stream: Stream | None, work: Awaitable[bytes]
+        self,
+        exchange: Exchange,
+        identity: bytes,
+        stream: Stream | None,
+        work: Awaitable[bytes],
+        questions: Questions | None = None,
     ) -> Answer | None:
         """
         Await *work*, the result of the request; None when nothing is left to send.
+
+        *questions* turns what was asked into the result, where that is how to ask.
 
         Whatever has a status of its own is decided before the first event: a stream is 200.
         """
@@ -58,10 +66,10 @@ class Replies:
             answer = self.refused(identity, refusal)
         except AuthError as raised:
             answer = self._challenged(exchange, identity, raised)
+        except UNANSWERED as raised:
+            answer = self._unanswered(identity, raised, questions)
         except StoreUnavailable as outage:
             answer = self.unavailable(exchange.request_id, identity, outage)
-        except UNANSWERED as raised:
-            answer = self.refused(identity, without_answer(raised, modern=self._modern))
         except Stopped:
             await self._stopped(exchange, stream)
             return None
@@ -81,6 +89,18 @@ class Replies:
         """The answer while a store is out: nobody is at fault, and it may be tried again."""
         log.warning("store_unavailable", request_id=request_id, reason=str(outage))
         return self.refused(identity, UNAVAILABLE)
+
+    def _unanswered(
+        self, identity: bytes, raised: BaseException, questions: Questions | None
+    ) -> Answer:
+        """One of UNANSWERED, in JSON-RPC."""
+        try:
+            if isinstance(raised, InputNeeded) and questions is not None:
+                return Answer(200, result(identity, questions(raised)))
+            refusal = without_answer(raised, modern=self._modern)
+        except Refused as too_much:
+            refusal = too_much
+        return self.refused(identity, refusal)
 
     def _challenged(self, exchange: Exchange, identity: bytes, raised: AuthError) -> Answer:
         # The challenge lets the client step up; the body names the request it is about.
@@ -105,16 +125,14 @@ def as_refusal(raised: AuthError) -> Refused:
 
 
 def without_answer(raised: BaseException, *, modern: bool) -> Refused:
-    """The refusal for one of UNANSWERED, in JSON-RPC."""
+    """One of UNANSWERED, as the error it is where no question can be asked."""
     if isinstance(raised, ProtocolError):
         status = 400 if raised.code == INVALID_PARAMS else 200
         return Refused(raised.code, raised.message, data=raised.data, status=status)
     if isinstance(raised, InputNeeded):
         # Asked where nobody could have answered; whoever asked did not look.
         raised = MissingCapability(required_by(raised.requests))
-    assert isinstance(raised, MissingCapability)  # noqa: S101  # there are three
-    if not modern:
-        return Refused(INVALID_REQUEST, str(raised))
     # V-10, M-04: the client can be made to declare it.
-    data = {"requiredCapabilities": raised.required}
-    return Refused(MISSING_CAPABILITY, str(raised), data=data)
+    data = {"requiredCapabilities": getattr(raised, "required", {})}
+    code = MISSING_CAPABILITY if modern else INVALID_REQUEST
+    return Refused(code, f"This {raised}", data=data if modern else None)

@@ -6,7 +6,14 @@ from typing import Literal
 import msgspec
 
 from gatepost.mcp.legacy import LIFETIME_S, Session
-from gatepost.stores.api import Following, SessionRecord, Sessions, TenantRecords, TenantRelay
+from gatepost.stores.api import (
+    Following,
+    SessionRecord,
+    Sessions,
+    StoreUnavailable,
+    TenantRecords,
+    TenantRelay,
+)
 
 Kind = Literal["cancel", "end", "listen", "watch", "answer", "event", "resume"]
 
@@ -128,4 +135,4 @@ async def revise(
             return before
         if await sessions.replace(session.key, after, expires_at=expires_at):
             return after
-    raise RuntimeError("a session's record changes without end")
+    raise StoreUnavailable("a session changes faster than it can be written")

@@ -10,7 +10,7 @@ happen once is the business of whoever makes it happen.
 
 import hashlib
 import json
-from collections.abc import Awaitable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import msgspec
@@ -19,6 +19,7 @@ from msgspec import UNSET, Raw
 from gatepost.mcp.interaction import Audience, log_level, progress_token
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Refused
 from gatepost.mcp.params import NO_META, Params
+from gatepost.mcp.questions import digest
 from gatepost.mcp.server import Server
 from gatepost.mcp.stream import Stream
 from gatepost.tools.asking import Malformed, Unfit, check_answer
@@ -27,7 +28,6 @@ from gatepost.tools.client import (
     InputNeeded,
     InputRequest,
     MissingCapability,
-    ProtocolError,
     lacking,
     required_by,
 )
@@ -60,55 +60,65 @@ class State(msgspec.Struct, frozen=True):
     given: dict[str, Given]
 
 
-class Unsealed(msgspec.Struct, frozen=True):
-    """What a request brings from earlier rounds."""
-
-    round: int
-    given: dict[str, Given]
-
-
 _encode = msgspec.json.encode
 _read_state = msgspec.json.Decoder(State).decode
 _read_responses = msgspec.json.Decoder(dict[str, Raw]).decode
 
 
+class Rejected(InputNeeded):
+    """What came is no answer at all: the request is refused, and nothing of the run counts."""
+
+    def __init__(self, key: str, request: InputRequest, mistake: str) -> None:
+        super().__init__({key: request})
+        self.refusal = Refused(INVALID_PARAMS, f"The answer to {key} cannot be taken: {mistake}")
+
+
 class Rounds(Audience):
-    """The client of one modern request: hears of it, and answers in the next one."""
+    """
+    The client of one modern request: hears of it, and answers in the next one.
+
+    *asks* is whether the method may be answered with questions (M-01).
+    """
+
+    _round = 0
+    _given: Mapping[str, Given] = {}
+    _read: Capabilities | None = None
 
     def __init__(
-        self,
-        server: Server,
-        caller: TenantContext,
-        method: str,
-        params: Params,
-        *,
-        asks: bool,
-        stream: Stream | None,
+        self, server: Server, caller: TenantContext, method: str, params: Params, *, asks: bool
     ) -> None:
-        """
-        Raises Refused for a log level, answers or a state that cannot be taken.
-
-        *asks* is whether the method may be answered with questions (M-01).
-        """
-        meta = NO_META if params.meta is UNSET else params.meta
-        token, level = progress_token(meta), log_level(meta)
-        super().__init__(stream, capabilities={}, token=token, level=level)
+        # Nearly every client declares something and asks for nothing: read when it is needed.
         self._server, self._caller = server, caller
         self._method, self._params = method, params
         self._asks = asks
-        self._declared = {} if meta.capabilities is UNSET else meta.capabilities
-        self._read: Capabilities | None = None
-        before = Unsealed(0, {})
-        if asks and not (params.input_responses is UNSET and params.request_state is UNSET):
-            before = self._before()
-        self._round = before.round
-        self._given = before.given
+
+    def hear(self, stream: Stream | None) -> None:
+        """Tell what the request wants to be told; raises Refused for an unknown log level."""
+        meta = NO_META if self._params.meta is UNSET else self._params.meta
+        token, level = progress_token(meta), log_level(meta)
+        if stream is not None:
+            self.tell(stream, token, level)
+
+    def remember(self) -> None:
+        """Take in what came from earlier rounds; raises Refused for what cannot be taken."""
+        params = self._params
+        responses = {} if params.input_responses is UNSET else responses_of(params.input_responses)
+        if params.request_state is UNSET:
+            self._given = {key: Given(None, raw) for key, raw in responses.items()}
+            return
+        state = self._open(params.request_state)
+        # Keys that nobody asked by are ignored (M-11).
+        asked = state.asked.keys() & responses.keys()
+        new = {key: Given(state.asked[key], responses[key]) for key in asked}
+        self._round, self._given = state.round, {**new, **state.given}
 
     @property
     def capabilities(self) -> Capabilities:
         """What the client declared with this request, read when somebody asks."""
         if self._read is None:
-            self._read = {name: _value(raw) for name, raw in self._declared.items()}
+            meta = NO_META if self._params.meta is UNSET else self._params.meta
+            declared = {} if meta.capabilities is UNSET else meta.capabilities
+            self._read = {name: _value(raw) for name, raw in declared.items()}
         return self._read
 
     async def request(
@@ -128,16 +138,10 @@ class Rounds(Audience):
             raise InputNeeded({key: requests[key] for key in requests if key not in found})
         return found
 
-    async def answered(self, work: Awaitable[bytes]) -> bytes:
-        """Await *work*; questions become the result (M-02), without caching hints (C-04)."""
-        try:
-            return await super().answered(work)
-        except InputNeeded as needed:
-            return self._questions(needed.requests)
-
     def _answer(self, key: str, request: InputRequest) -> Mapping[str, Any] | None:
-        given = self._given.pop(key, None)
-        question = _told(request)
+        kept = {other: given for other, given in self._given.items() if other != key}
+        given, self._given = self._given.get(key), kept
+        question = digest(request)
         if given is None or given.question not in (None, question):
             return None
         try:
@@ -145,45 +149,38 @@ class Rounds(Audience):
         except Unfit:
             return None
         except (Malformed, msgspec.DecodeError) as mistake:
-            message = f"The answer to {key} cannot be taken: {mistake}"
-            raise ProtocolError(INVALID_PARAMS, message) from None
+            raise Rejected(key, request, str(mistake)) from None
         # Only what was taken travels on.
-        self._given[key] = Given(question, given.answer)
+        self._given = {**kept, key: Given(question, given.answer)}
         return answer
 
-    def _questions(self, requests: Mapping[str, InputRequest]) -> bytes:
+    def questions(self, needed: InputNeeded) -> bytes:
+        """
+        What a run ended with, as its request's result (M-02), without caching hints (C-04).
+
+        Raises Refused where it may not be.
+        """
+        if isinstance(needed, Rejected):
+            raise needed.refusal
         if self._round >= MOST_ROUNDS:
             raise Refused(INTERNAL_ERROR, "The call asks more often than it may", status=200)
         shown = b'{"resultType":"input_required"'
-        if requests:
-            shown += b',"inputRequests":' + _encode(requests)
-        return (
-            shown + b',"requestState":' + _encode(self._seal(requests)) + self._server.tail + b"}"
-        )
+        if needed.requests:
+            shown += b',"inputRequests":' + _encode(needed.requests)
+        state = self._seal(needed.requests)
+        return shown + b',"requestState":' + _encode(state) + self._server.tail + b"}"
 
     def _seal(self, requests: Mapping[str, InputRequest]) -> str:
         state = State(
             self._round + 1,
             self._server.runner.clock() + STATE_LASTS_S,
-            {key: _told(request) for key, request in requests.items()},
+            {key: digest(request) for key, request in requests.items()},
             {key: given for key, given in self._given.items() if given.question is not None},
         )
         payload = _encode(state)
         if len(payload) > MOST_STATE_BYTES:
             raise Refused(INVALID_PARAMS, "The answers are too large for another round")
         return self._server.keyring.seal(PURPOSE, payload, context=self._binding())
-
-    def _before(self) -> Unsealed:
-        params = self._params
-        responses = {} if params.input_responses is UNSET else _responses(params.input_responses)
-        if params.request_state is UNSET:
-            return Unsealed(0, {key: Given(None, raw) for key, raw in responses.items()})
-        state = self._open(params.request_state)
-        # Keys that nobody asked by are ignored (M-11).
-        new = {
-            key: Given(state.asked[key], responses[key]) for key in state.asked & responses.keys()
-        }
-        return Unsealed(state.round, {**new, **state.given})
 
     def _open(self, sealed: str) -> State:
         payload = self._server.keyring.open(PURPOSE, sealed, context=self._binding())
@@ -216,7 +213,8 @@ def is_retry(params: Params) -> bool:
     return not (params.input_responses is UNSET and params.request_state is UNSET)
 
 
-def _responses(raw: Raw) -> dict[str, Raw]:
+def responses_of(raw: Raw) -> dict[str, Raw]:
+    """The answers of a request by their keys; raises Refused."""
     if len(raw) > MOST_RESPONSE_BYTES:
         message = f"inputResponses is larger than {MOST_RESPONSE_BYTES} bytes"
         raise Refused(INVALID_PARAMS, message)
@@ -227,18 +225,6 @@ def _responses(raw: Raw) -> dict[str, Raw]:
     if len(responses) > MOST_RESPONSES:
         raise Refused(INVALID_PARAMS, f"inputResponses holds more than {MOST_RESPONSES} answers")
     return responses
-
-
-def _told(request: InputRequest) -> str:
-    """
-    What tells a question from another.
-
-    Only of what a person decides: a yes to "Delete 3 files?" is none to "Delete 300 files?". What
-    a model is asked may have the time of day in it.
-    """
-    if request.method != "elicitation/create":
-        return ""
-    return hashlib.sha256(_encode(request, order="deterministic")).hexdigest()[:32]
 
 
 def _canonical(raw: Raw) -> bytes:

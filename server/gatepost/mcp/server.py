@@ -20,7 +20,7 @@ from gatepost.mcp.params import (
 )
 from gatepost.stores.api import Records, Relay
 from gatepost.streams import Streams
-from gatepost.tools.api import Retry
+from gatepost.tools.api import Retry, Tool
 from gatepost.tools.client import NOBODY, Client
 from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
@@ -75,11 +75,9 @@ class Server:
         self.relay = relay
         self.feed = feed
         self.streams = streams
-        self.lengthy = frozenset(
-            name for name, tool in registry.tools.items() if tool.task_support != "forbidden"
-        )
+        self.lengthy = frozenset(name for name, tool in registry.tools.items() if may_last(tool))
         """The tools whose calls may become tasks."""
-        self.tasks = keeper if self.lengthy else None
+        self.tasks = keeper
         self.capabilities: dict[str, Any] = capabilities(registry)
         self.modern_capabilities = self.capabilities | extensions(registry)
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
@@ -120,12 +118,17 @@ def capabilities(registry: Registry) -> dict[str, Any]:
     if registry.tools:
         declared["tools"] = {"listChanged": True}
     if registry.documents or registry.templates:
-        declared["resources"] = {}
+        declared["resources"] = {"subscribe": True, "listChanged": True}
     if registry.prompts:
-        declared["prompts"] = {}
+        declared["prompts"] = {"listChanged": True}
     if registry.completes:
         declared["completions"] = {}
     return declared
+
+
+def may_last(tool: Tool) -> bool:
+    """Whether calls of this tool may become tasks."""
+    return tool.task_support != "forbidden"
 
 
 def extensions(registry: Registry) -> dict[str, Any]:
@@ -136,4 +139,6 @@ def extensions(registry: Registry) -> dict[str, Any]:
         declared[TASKS] = {}
     if registry.skills:
         declared[SKILLS] = {"directoryRead": True}
+    if any(may_last(tool) for tool in registry.tools.values()):
+        declared[TASKS] = {}
     return {"extensions": declared}

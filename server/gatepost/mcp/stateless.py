@@ -54,9 +54,11 @@ class Stateless:
             work = UntilDisconnect(exchange.receive, method.handler(self._server, ask))
             return await self._replies.to(exchange, identity, None, work)
         ask = Ask(caller, request_id, MODERN, params, client, None, retry)
-        answered = client.answered(method.handler(self._server, ask))
-        work = UntilDisconnect(exchange.receive, answered)
-        return await self._replies.to(exchange, identity, client.stream, work)
+        handled = method.handler(self._server, ask)
+        if client.stream is not None:
+            handled = client.answered(handled)
+        work = UntilDisconnect(exchange.receive, handled)
+        return await self._replies.to(exchange, identity, client.stream, work, client.questions)
 
     async def _open(
         self, exchange: Exchange, identity: bytes, params: Params, method: Method
@@ -69,14 +71,16 @@ class Stateless:
         """Who can be told or asked something; None when there is nothing to tell and to ask."""
         meta = NO_META if params.meta is UNSET else params.meta
         tells = not (meta.progress_token is UNSET and meta.log_level is UNSET)
-        if not (tells or meta.capabilities or is_retry(params)):
+        goes_on = is_retry(params)
+        if not (tells or meta.capabilities or goes_on):
             return None
-        stream = None
-        if tells and reads_events(exchange.headers.get(b"accept", b"")):
-            stream = Stream(exchange.send)
-        return Rounds(
-            self._server, exchange.caller, method.name, params, asks=method.asks, stream=stream
-        )
+        client = Rounds(self._server, exchange.caller, method.name, params, asks=method.asks)
+        if tells:
+            events = reads_events(exchange.headers.get(b"accept", b""))
+            client.hear(Stream(exchange.send) if events else None)
+        if goes_on and method.asks:
+            client.remember()
+        return client
 
     def _check(
         self, exchange: Exchange, message: Message, params: Params, problem: Refused | None

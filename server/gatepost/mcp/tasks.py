@@ -1,6 +1,7 @@
 """The tasks extension: calls that are answered with a task, and what clients do with it."""
 
 import asyncio
+import contextlib
 from collections.abc import Mapping
 from typing import Any
 
@@ -10,12 +11,12 @@ from msgspec import UNSET, Raw
 from gatepost.mcp import questions
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.errand import Errand
-from gatepost.mcp.jsonrpc import INVALID_PARAMS, METHOD_NOT_FOUND, MISSING_CAPABILITY, Refused
-from gatepost.mcp.keeper import Keeper
+from gatepost.mcp.jsonrpc import INVALID_PARAMS, MISSING_CAPABILITY, Refused
 from gatepost.mcp.params import TASKS, Params
+from gatepost.mcp.roundtrips import responses_of
 from gatepost.mcp.server import Ask, Server
 from gatepost.stores.api import TERMINAL, TaskRecord
-from gatepost.tools.api import Call, Failure, Outcome
+from gatepost.tools.api import Call, Failure, Outcome, Tool
 from gatepost.tools.asking import Misanswered, check_answer
 from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.client import Capabilities, InputRequest
@@ -23,22 +24,22 @@ from gatepost.tools.client import Capabilities, InputRequest
 _encode = msgspec.json.encode
 _replace = msgspec.structs.replace
 _extensions = msgspec.json.Decoder(dict[str, Raw]).decode
-_responses = msgspec.json.Decoder(dict[str, Raw]).decode
 
 REQUIRED: Capabilities = {"extensions": {TASKS: {}}}
 UNKNOWN = Refused(INVALID_PARAMS, "Unknown task")
 """The same for a task that is somebody else's, and for one whose time is over."""
-NO_TASKS = Refused(METHOD_NOT_FOUND, "Method not found", status=404)
 UNDECLARED = Refused(
     MISSING_CAPABILITY,
     f"The client did not declare the extension {TASKS}",
     data={"requiredCapabilities": REQUIRED},
 )
 ONLY_TASKS = "The tool takes so long that only clients of tasks (MCP 2026-07-28) can call it."
+PATIENCE_S = 1.0
+"""How long a client waits for a call that has not come to its tool."""
 TOKEN_OVER = "The access token expired while the tool ran. Call again with a fresh one."  # noqa: S105  # a sentence
 
 
-async def run(server: Server, keeper: Keeper, ask: Ask, call: Call) -> Outcome | TaskRecord:
+async def run(server: Server, ask: Ask, call: Call) -> Outcome | TaskRecord:
     """
     Run the call of a tool that may become a task: its outcome, or the task it has become.
 
@@ -52,43 +53,59 @@ async def run(server: Server, keeper: Keeper, ask: Ask, call: Call) -> Outcome |
             raise UNDECLARED
         # Before 2026-07-28 there is no error for it, and a model can tell its user.
         return Outcome(failure=Failure("denied", ONLY_TASKS))
-    errand = Errand(ask.client, _capabilities(ask.params))
+    errand = Errand(ask.client)
     work = asyncio.create_task(server.runner.run(_replace(call, client=errand, lasting=True)))
     work.add_done_callback(lambda _: errand.turn.set())
-    accepted = False
+    accepted, why = False, ()
     try:
-        await Within(server.runner.allowed_s(call.caller), errand.turn.wait())
+        if not await _turned(errand, server.runner.allowed_s(call.caller), tool):
+            return Outcome(failure=Failure("timeout", TOKEN_OVER))
         if work.done():
             return work.result()
-        record = await keeper.accept(call, tool, errand, work)
+        record = await server.tasks.accept(call, tool, errand, work)
         accepted = True
         return record
-    except DeadlinePassed:
-        return Outcome(failure=Failure("timeout", TOKEN_OVER))
+    except asyncio.CancelledError as cancelled:
+        why = cancelled.args
+        raise
     finally:
         if not accepted:
-            await _end(work)
+            await _end(work, *why)
 
 
-async def _end(work: asyncio.Task[Outcome]) -> None:
-    """Take the work back; whatever comes of it is nobody's."""
+async def _turned(errand: Errand, allowed_s: float, tool: Tool) -> bool:
+    """
+    Wait until the call is over or should become a task; False when its caller's time is over.
+
+    What keeps a call from its tool, like an earlier one with the same retry key, may take its time:
+    so does then the task.
+    """
+    patience_s = allowed_s if tool.detaches else min(allowed_s, PATIENCE_S)
+    with contextlib.suppress(DeadlinePassed):
+        await Within(patience_s, errand.turn.wait())
+        return True
+    return patience_s < allowed_s
+
+
+async def _end(work: asyncio.Task[Outcome], *why: object) -> None:
+    """Take the work back, for the same reason as its request; what comes of it is nobody's."""
     if not work.done():
-        work.cancel()
+        work.cancel(*why)
         await asyncio.wait({work})
-        if not work.cancelled():
-            work.exception()
+    if not work.cancelled():
+        work.exception()
 
 
-def created(server: Server, keeper: Keeper, record: TaskRecord) -> bytes:
+def created(server: Server, record: TaskRecord) -> bytes:
     """The result of a call that has become a task (K-05)."""
-    shown = {"resultType": "task", **keeper.ledger.handle(record)}
+    shown = {"resultType": "task", **server.tasks.ledger.handle(record)}
     return _encode(shown)[:-1] + server.tail + b"}"
 
 
 async def get_task(server: Server, ask: Ask) -> bytes:
     """`tasks/get`."""
-    keeper, record = await _task(server, ask)
-    shown = {"resultType": "complete", **keeper.ledger.shown(record)}
+    record = await _task(server, ask)
+    shown = {"resultType": "complete", **server.tasks.ledger.shown(record)}
     return _encode(shown)[:-1] + server.tail + b"}"
 
 
@@ -98,8 +115,8 @@ async def update_task(server: Server, ask: Ask) -> bytes:
 
     One answer that does not fit its question refuses the request, and none of it is taken.
     """
+    found = await _task(server, ask)
     given = _given(ask.params)
-    keeper, found = await _task(server, ask)
 
     def take(record: TaskRecord) -> TaskRecord:
         taken = {}
@@ -109,15 +126,15 @@ async def update_task(server: Server, ask: Ask) -> bytes:
         return questions.answer(record, taken)
 
     if found.status not in TERMINAL:
-        await keeper.ledger.change(ask.caller.tenant_id, found.id, take)
+        await server.tasks.ledger.change(ask.caller.tenant_id, found.id, take)
     return _done(server)
 
 
 async def cancel_task(server: Server, ask: Ask) -> bytes:
     """`tasks/cancel`: says so to the server that runs it; the task may end otherwise (K-13)."""
-    keeper, found = await _task(server, ask)
+    found = await _task(server, ask)
     if found.status not in TERMINAL:
-        await keeper.ledger.change(ask.caller.tenant_id, found.id, _cancelled)
+        await server.tasks.ledger.change(ask.caller.tenant_id, found.id, _cancelled)
     return _done(server)
 
 
@@ -129,10 +146,8 @@ def _done(server: Server) -> bytes:
     return b'{"resultType":"complete"' + server.tail + b"}"
 
 
-async def _task(server: Server, ask: Ask) -> tuple[Keeper, TaskRecord]:
+async def _task(server: Server, ask: Ask) -> TaskRecord:
     """The task a request names, if it is the caller's; raises Refused and InsufficientScope."""
-    if server.tasks is None:
-        raise NO_TASKS
     if not declared(ask.params):
         raise UNDECLARED
     if ask.params.task_id is UNSET:
@@ -140,7 +155,7 @@ async def _task(server: Server, ask: Ask) -> tuple[Keeper, TaskRecord]:
     record = await server.tasks.find(ask.caller, ask.params.task_id)
     if record is None:
         raise UNKNOWN
-    return server.tasks, record
+    return record
 
 
 def _checked(key: str, request: InputRequest, given: Raw) -> Mapping[str, Any]:
@@ -154,10 +169,7 @@ def _checked(key: str, request: InputRequest, given: Raw) -> Mapping[str, Any]:
 def _given(params: Params) -> dict[str, Raw]:
     if params.input_responses is UNSET:
         raise Refused(INVALID_PARAMS, "params.inputResponses is required")
-    try:
-        return _responses(params.input_responses)
-    except msgspec.DecodeError:
-        raise Refused(INVALID_PARAMS, "params.inputResponses must be an object") from None
+    return responses_of(params.input_responses)
 
 
 def declared(params: Params) -> bool:
@@ -170,8 +182,3 @@ def declared(params: Params) -> bool:
     except msgspec.DecodeError:
         return False
     return settings is not None and bytes(settings)[:1] == b"{"
-
-
-def _capabilities(params: Params) -> dict[str, Any]:
-    raw = UNSET if params.meta is UNSET else params.meta.capabilities
-    return {} if raw is UNSET else {name: msgspec.json.decode(raw[name]) for name in raw}

@@ -290,6 +290,8 @@ class Tool(Offer, frozen=True, kw_only=True):
     routed: tuple[Routed, ...] = ()
     task_support: TaskSupport = "forbidden"
     """Whether a call may, or for MCP clients must, become a task."""
+    detaches: bool = False
+    """Whether it says itself when; otherwise its task begins before it does."""
     read_only_form: Callable[[Any], bool] | None = None
     """Whether a call with these checked arguments only reads, where that depends on them."""
 

@@ -32,7 +32,7 @@ class MissingCapability(Exception):
 
     def __init__(self, required: Capabilities) -> None:
         lacks = [" ".join((name, *parts)) for name, parts in required.items()]
-        super().__init__(f"This needs a client that can be asked for: {', '.join(lacks)}.")
+        super().__init__(f"needs a client that can do: {', '.join(lacks)}")
         self.required = required
 
 

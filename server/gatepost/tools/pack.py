@@ -219,6 +219,7 @@ class Pack:
             routed=routed_arguments(made["input_schema"]),
             **settled("tool", name, self.name, options),
             task_support=support,
+            detaches=options.get("detaches", False),
             read_only_form=options.get("read_only_form"),
             **made,
         )

@@ -1,0 +1,101 @@
+"""Every kind of failure has a row, and every answer stays within the limit and an object."""
+
+import asyncio
+import json
+from typing import Any, get_args
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatepost.rest.projection import TABLE, failed, store_unavailable, succeeded
+from gatepost.stores.api import StoreUnavailable
+from gatepost.tools.api import CallContext, Failure, FailureKind, Outcome
+from gatepost.tools.pack import Pack
+from tests.rest.inner import Inner
+from tests.support.mcp import Client, a_caller
+
+
+def test_the_table_has_a_row_for_each_kind() -> None:
+    """A kind without one would be a 500 of our own making."""
+    assert set(TABLE) == set(get_args(FailureKind))
+
+
+WAITS = [
+    (None, 30), (0, 1), (0.2, 1), (7, 7), (7.1, 8), (float("nan"), 30), (float("inf"), 30), (-5, 1),
+]  # fmt: skip
+
+
+@pytest.mark.requirement("O5")
+@pytest.mark.parametrize(("given_s", "said"), WAITS)
+def test_a_wait_is_whole_seconds_and_at_least_one(given_s: float | None, said: int) -> None:
+    """RFC 9110 section 10.2.3 knows no fractions, and zero would be a busy loop."""
+    reply = failed(Failure("upstream_unavailable", "Down.", retry_after=given_s))
+
+    assert msgspec.json.decode(reply.body)["retry_after"] == said
+    assert dict(reply.headers)[b"retry-after"] == str(said).encode()
+
+
+def test_a_message_that_says_when_is_left_as_it_is() -> None:
+    """The seed page's own example says it in the message."""
+    reply = failed(Failure("upstream_unavailable", "Retry in 30 seconds.", retry_after=30))
+
+    assert msgspec.json.decode(reply.body)["message"] == "Retry in 30 seconds."
+
+
+def test_our_own_outage_is_503_and_says_nothing_of_what_is_out() -> None:
+    """A caller needs to know when to come back, not where the database is."""
+    refusal = store_unavailable(StoreUnavailable("postgresql://user@db.internal"))
+
+    assert (refusal.status, refusal.code) == (503, "unavailable")
+    assert "db.internal" not in refusal.message
+    assert dict(refusal.headers)[b"retry-after"] == b"5"
+
+
+BLOCKS = st.one_of(
+    st.builds(lambda text: {"type": "text", "text": text}, st.text(max_size=400)),
+    st.builds(
+        lambda data: {"type": "image", "data": data, "mimeType": "image/png"},
+        st.text("AB", max_size=200),
+    ),
+    st.builds(lambda uri: {"type": "resource_link", "uri": uri, "name": "n"}, st.text(max_size=50)),
+)
+OUTCOMES = st.builds(
+    Outcome,
+    content=st.lists(BLOCKS, max_size=30).map(tuple),
+    structured=st.just(msgspec.UNSET)
+    | st.recursive(
+        st.integers(-9, 9) | st.text(max_size=300),
+        lambda inner: st.lists(inner, max_size=5) | st.dictionaries(st.text(), inner, max_size=5),
+        max_leaves=20,
+    ),
+)
+
+
+@given(OUTCOMES)
+def test_a_result_is_always_an_object(outcome: Outcome) -> None:
+    """The client reads members, whatever the tool answers."""
+    assert isinstance(json.loads(succeeded(outcome).body), dict)
+
+
+@pytest.mark.requirement("O9")
+@settings(max_examples=150)
+@given(OUTCOMES, st.integers(1000, 4000))
+def test_no_answer_is_larger_than_the_limit(outcome: Outcome, limit: int) -> None:
+    """Also at its edge, where what stands around the blocks decides."""
+    pack = Pack("p")
+
+    @pack.tool()
+    async def answer(ctx: CallContext) -> Outcome:
+        """Answer what the test says."""
+        return outcome
+
+    async def called() -> Any:
+        client = Client(pack.tools.values(), max_result_bytes=limit)
+        return await Inner(client.runner, client.registry).call(a_caller(), "answer")
+
+    response = asyncio.run(called())
+
+    assert len(response.body) <= limit
+    assert isinstance(response.json, dict)

@@ -1,0 +1,164 @@
+"""Retries as an agent platform sends them, over REST and `/mcp`, with its connection or without."""
+
+import json
+import socket
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from gatepost.tools.retry import CORRELATION, IDEMPOTENCY
+from tests.rest.octopus import Heard, Octopus
+from tests.rest.runs import GO_ON, RUNS, STARTED
+from tests.support.door import failure, old_call, result
+from tests.support.raw import request
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.requirement("O12")
+
+EPISODE = CORRELATION.decode()
+KEY = IDEMPOTENCY.decode()
+BOOKING = {"day": "monday"}
+
+
+@pytest.fixture(autouse=True)
+def slow_bookings() -> Iterator[None]:
+    """A booking takes until somebody says so; at the end of the test at the latest."""
+    STARTED.clear()
+    GO_ON.clear()
+    yield
+    GO_ON.set()
+
+
+class Later(threading.Thread):
+    """A booking that runs while the test goes on."""
+
+    def __init__(self, octopus: Octopus, *fields: tuple[str, str]) -> None:
+        super().__init__(daemon=True)
+        self.octopus, self.fields = octopus, fields
+        self.start()
+
+    def run(self) -> None:
+        self.heard = self.octopus.call("book_slot", BOOKING, *self.fields)
+
+    def done(self) -> Heard:
+        GO_ON.set()
+        self.join(10)
+        assert not self.is_alive()
+        return self.heard
+
+
+def bookings(before: int) -> int:
+    return len(RUNS) - before
+
+
+@pytest.mark.parametrize("name", [KEY, EPISODE])
+def test_o12_a_call_that_comes_again_runs_once(octopus: Octopus, name: str) -> None:
+    """The second answer is the first one."""
+    mark, before = (name, f"again-{name}"), len(RUNS)
+    first = octopus.call("create_ticket", {"subject": "a", "priority": "high"}, mark)
+    again = octopus.post("create_ticket", b'{"priority":"high", "subject":"\\u0061"}', mark)
+
+    assert first.status == again.status == 200
+    assert first.json == again.json
+    assert bookings(before) == 1
+
+
+@pytest.mark.parametrize("name", [KEY, EPISODE])
+def test_o12_a_retry_while_the_first_runs_waits_for_it(octopus: Octopus, name: str) -> None:
+    """Octopus retries what it lost patience with; the slot is booked once."""
+    mark, before = (name, f"meanwhile-{name}"), len(RUNS)
+    first = Later(octopus, mark)
+    assert STARTED.wait(10)
+    second = Later(octopus, mark)
+
+    assert first.done().json == second.done().json
+    assert bookings(before) == 1
+
+
+def test_o12_a_retry_after_a_broken_connection_gets_the_outcome(octopus: Octopus) -> None:
+    """Whoever hung up comes back with the same id, and finds the call still running."""
+    mark, before = (EPISODE, "broken"), len(RUNS)
+    door, body = octopus.house.door, json.dumps(BOOKING).encode()
+    fields = [
+        ("Host", door.authority),
+        ("Authorization", f"Bearer {octopus.token}"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+        mark,
+    ]
+    with socket.create_connection(("127.0.0.1", door.port), timeout=10) as connection:
+        connection.sendall(request("POST", "/tool/book_slot/call", fields, body))
+        assert STARTED.wait(10)
+    eventually(lambda: '"correlation":"broken"' in octopus.house.inside.log(), within=10)
+    again = Later(octopus, mark)
+
+    assert again.done().json["status"] == "monday"
+    assert bookings(before) == 1
+
+
+def test_o12_other_arguments_under_a_key_are_a_conflict(octopus: Octopus) -> None:
+    """409; an episode's id is no such key, so there it is another call."""
+    before = len(RUNS)
+    for subject in ("a", "b"):
+        heard = octopus.call("create_ticket", {"subject": subject}, (KEY, "other"))
+    assert heard.error == (409, "conflict")
+    for subject in ("a", "b"):
+        heard = octopus.call("create_ticket", {"subject": subject}, (EPISODE, "other"))
+
+    assert heard.status == 200
+    assert bookings(before) == 3
+
+
+def test_o12_nobody_meets_the_call_of_another_tenant(octopus: Octopus) -> None:
+    """The same key, tool and arguments."""
+    before = len(RUNS)
+    globex = Octopus(octopus.house, octopus.house.token(org_id="globex"))
+    answers = [one.call("create_ticket", {"subject": "a"}, (KEY, "x")) for one in (octopus, globex)]
+
+    assert answers[0].json != answers[1].json
+    assert bookings(before) == 2
+
+
+def test_o12_both_protocols_share_their_keys(octopus: Octopus) -> None:
+    """One caller, one tool, one key: one effect, whatever brings it."""
+    before, door, token = len(RUNS), octopus.house.door, octopus.token
+    arguments = {"subject": "shared"}
+    rest = octopus.call("create_ticket", arguments, (KEY, "shared")).json
+    modern = result(door.call(token, "create_ticket", arguments, fields=[(KEY, "shared")]))
+    session = [("Mcp-Session-Id", door.open(token)), (KEY, "shared")]
+    legacy = result(
+        door.send("POST", None, session, old_call("create_ticket", arguments), token=token)
+    )
+
+    assert rest == modern["structuredContent"] == legacy["structuredContent"]
+    assert bookings(before) == 1
+
+
+def test_o12_a_refused_call_leaves_its_key_free(octopus: Octopus) -> None:
+    """Arguments are corrected and permissions fetched under the same key."""
+    before = len(RUNS)
+    assert octopus.call("create_ticket", {"subject": 7}, (KEY, "free")).error[0] == 422
+    assert octopus.call("close_ticket", {"ticket_id": 1}, (KEY, "free")).error[0] == 403
+    assert bookings(before) == 0
+    able = Octopus(octopus.house, octopus.house.token(scope="tickets:close"))
+
+    assert able.call("create_ticket", {"subject": "a"}, (KEY, "free")).status == 200
+    assert able.call("close_ticket", {"ticket_id": 1}, (KEY, "free")).status == 200
+
+
+BAD: list[Any] = ["two words", "", "x" * 256, "caf\xe9"]
+
+
+@pytest.mark.parametrize("key", BAD, ids=["space", "empty", "long", "accent"])
+@pytest.mark.parametrize("name", [KEY, EPISODE])
+def test_o12_a_key_that_cannot_be_used_is_refused(octopus: Octopus, name: str, key: str) -> None:
+    """400 on both protocols, before anything runs."""
+    before, door = len(RUNS), octopus.house.door
+    rest = octopus.call("create_ticket", {"subject": "a"}, (name, key))
+    modern = door.call(octopus.token, "create_ticket", {"subject": "a"}, fields=[(name, key)])
+
+    assert rest.status == modern.status == 400
+    assert failure(modern)["code"] == -32602
+    assert bookings(before) == 0
