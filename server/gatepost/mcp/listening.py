@@ -91,6 +91,11 @@ class Listener(Held):
         record = await self.room.look()
         return not record.ended and record.listener == self.name
 
+    @property
+    def watches(self) -> bool:
+        """See `Line`."""
+        return bool(self.room.record.subscriptions) or self._stale
+
     def hear(self, signal: Signal) -> None:
         """Another listener, anywhere, ends this one; subscriptions may be different now."""
         super().hear(signal)
