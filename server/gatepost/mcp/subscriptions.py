@@ -178,6 +178,11 @@ class Listener(Line):
             self._new[change] = None
         self._streams.wake(self)
 
+    @property
+    def watches(self) -> bool:
+        """See `Line`."""
+        return bool(self._honoured.resource_subscriptions or self._honoured.task_ids)
+
     def greeting(self) -> bytes:
         """See `Line`; what of the filter is honoured (SU-03)."""
         shown = b'"notifications":' + _encode(self._honoured)
