@@ -212,7 +212,7 @@ class Services:
     async def aclose(self) -> None:
         """Close what was made here, the log last, so that it has the last requests."""
         await self.keeper.aclose()
-        await self.runs.aclose()  # first: what still runs uses the rest
+        await self.runs.aclose()  # before the rest, which what still runs uses
         for introspectors in self._introspectors:
             await introspectors.aclose()
         await self.keys.aclose()

@@ -64,11 +64,8 @@ class Listener(Held):
         self._new[change] = None
         self._streams.wake(self)
 
-    async def next_frame(self) -> bytes | None:
+    def next_frame(self) -> bytes | None:
         """See `Held`."""
-        while self._stale:
-            self._stale = False
-            await self.room.look()
         while self._new:
             change = next(iter(self._new))
             del self._new[change]
@@ -78,6 +75,16 @@ class Listener(Held):
             if watched and self._server.may_read(self.caller, change.name):
                 return _said("resources/updated", {"uri": change.name})
         return None
+
+    @property
+    def is_behind(self) -> bool:
+        """See `Held`; the subscriptions are different."""
+        return self._stale
+
+    async def catch_up(self) -> None:
+        """See `Held`."""
+        self._stale = False
+        await self.room.look()
 
     async def wanted(self) -> bool:
         """Whether this is still the listener of a session that lives."""
