@@ -88,6 +88,7 @@ def checks(
         Limits(
             max_header_bytes=config.limits.max_header_bytes,
             max_body_bytes=config.limits.max_body_bytes,
+            allow=table.allow,
         ),
         services.flood,
         Origin(resource.origin, origins, development=config.development, untouched=untouched),

@@ -1,8 +1,11 @@
-"""Who loses what a token gave when the configuration changes while the caller is connected."""
+"""What a new configuration means for who is connected: what it loses, and what looks different."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 from gatepost.settings import Config
+from gatepost.tools.api import Offer
+from gatepost.tools.registry import Registry
+from gatepost.tools.surroundings import Listed
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.issuers import IssuerRegistry
 
@@ -44,3 +47,27 @@ def losers(before: Config, after: Config) -> Loses:
 def _meaning(config: Config) -> object:
     """What every token is read by."""
     return config.resource, config.mode, config.scopes.implied
+
+
+def lists_changed(before: Registry, after: Registry) -> tuple[Listed, ...]:
+    """The lists that look different to somebody, or lead to something else."""
+    if before.obtainable != after.obtainable:
+        return "tools", "prompts", "resources"
+    kinds: dict[Listed, Callable[[Registry], tuple[Mapping[str, Offer], ...]]] = {
+        "tools": lambda registry: (registry.tools,),
+        "prompts": lambda registry: (registry.prompts,),
+        "resources": lambda registry: (registry.documents, registry.templates),
+    }
+    return tuple(what for what, of in kinds.items() if _shown(of(before)) != _shown(of(after)))
+
+
+# Loaded again, the functions are others, and nobody sees them.
+FUNCTIONS = frozenset({"check", "invoke", "template", "lister", "completer"})
+
+
+def _shown(offers: tuple[Mapping[str, Offer], ...]) -> list[object]:
+    return [
+        [key, *(getattr(one, name) for name in one.__struct_fields__ if name not in FUNCTIONS)]
+        for kind in offers
+        for key, one in kind.items()
+    ]
