@@ -240,7 +240,7 @@ class Endpoint:
         if ruling is Ruling.DROP:
             return ACCEPTED
         if ruling is Ruling.SESSION and (room := await self._handshake.find(exchange)):
-            return await self._handshake.notify(message, room)
+            return await self._handshake.notify(exchange, message, room)
         return self._refuse(ruling, exchange.headers, None, params)
 
     async def _response(self, exchange: Exchange, message: Message) -> Answer:
