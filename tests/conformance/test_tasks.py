@@ -27,7 +27,7 @@ async def wait_for_word(ctx: CallContext) -> str:
 
 
 @pack.tool(task_support="optional")
-async def end_as_told(ctx: CallContext, how: str) -> str:
+async def end_as_told(ctx: CallContext, how: str) -> Any:
     """End in one of the ways there are."""
     if how == "failure":
         raise ToolFailure("not_found", "There is none.")
@@ -39,6 +39,10 @@ async def end_as_told(ctx: CallContext, how: str) -> str:
         raise ToolFailure("rate_limit", "Too often.", retry_after=3)
     if how == "roots":
         await ctx.roots()
+    if how == "exit":
+        raise SystemExit(1)
+    if how == "no-json":
+        return Outcome(({"type": "text", "text": object()},))
     if how == "crash":
         raise RuntimeError("the password is hunter2")
     return "done"
@@ -267,6 +271,8 @@ ENDS = [
     # How the tool ends, the task's state, and the code of its error.
     ("failure", "completed", None),
     ("crash", "completed", None),
+    ("exit", "completed", None),
+    ("no-json", "failed", -32603),
     ("protocol", "failed", -32602),
     ("scope", "failed", -31002),
     ("limit", "failed", -32000),
