@@ -137,6 +137,16 @@ async def test_k_02_only_who_declares_it_with_this_request_gets_a_task(
     assert "taskId" not in result
 
 
+@pytest.mark.requirement("K-20", "K-04")
+async def test_k_20_the_capability_of_the_experiment_is_not_the_extension(client: Tasker) -> None:
+    """Whoever has only that one has no tasks here, and no access to any."""
+    task = await client.start("wait_for_word")
+    client.meta = {META + "clientCapabilities": UNDECLARED[-1]}
+
+    assert (await client.about("get", task["taskId"])).error == (400, -32021)
+    assert (await client.call_with("failing_job")).error == (400, -32021)
+
+
 @pytest.mark.requirement("K-02")
 async def test_k_02_the_server_alone_decides(client: Tasker) -> None:
     """A tool that takes no time is no task; one that detaches sometimes is one only then."""
