@@ -50,9 +50,9 @@ async def rest(ctx: CallContext, until: str, report: bool = False) -> str:
 
 @pack.tool()
 async def chatter(ctx: CallContext, reports: int, size: int) -> str:
-    """Report often, then answer at length."""
+    """Say much, then answer at length."""
     for at in range(1, reports + 1):
-        await ctx.progress(at)
+        await ctx.log("info", at)
     return "x" * size
 
 
@@ -242,7 +242,7 @@ async def test_s_12_what_is_kept_is_bounded(house: House, monkeypatch: pytest.Mo
     late = await house.resume(house.two, ids[48]).rest()
 
     assert early.status == 400
-    assert late[0]["params"]["progress"] == 50
+    assert late[0]["params"]["data"] == 50
     assert late[1]["id"] == 7
     assert "too large" in late[1]["error"]["message"]
 

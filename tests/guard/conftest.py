@@ -1,5 +1,13 @@
-"""The guard is tried at the same houses as tenancy."""
+"""One identity provider for each test module."""
 
-from tests.tenancy.conftest import elsewhere, idp
+from collections.abc import Iterator
 
-__all__ = ["elsewhere", "idp"]
+import pytest
+
+from tests.support.idp import Idp
+
+
+@pytest.fixture(scope="module")
+def idp() -> Iterator[Idp]:
+    with Idp() as idp:
+        yield idp
