@@ -39,9 +39,18 @@ def losers(before: Config, after: Config) -> Loses:
         tenant = caller.tenant_id
         if tenant in after.tenancy.suspended or (known is not None and tenant not in known):
             return True
-        return old.find(caller.issuer) != new.find(caller.issuer) or not baseline <= caller.scopes
+        return not baseline <= caller.scopes or not _stands(caller, old, new)
 
     return loses
+
+
+def _stands(caller: TenantContext, old: IssuerRegistry, new: IssuerRegistry) -> bool:
+    """Whether the caller's issuer is trusted as before, and its tenant is nobody else's now."""
+    before, after = old.find(caller.issuer), new.find(caller.issuer)
+    if before is None or after is None or before[0].settings != after[0].settings:
+        return False
+    rules = after[0].rules
+    return caller.tenant_id not in rules.foreign and rules.exclusive >= before[0].rules.exclusive
 
 
 def _meaning(config: Config) -> object:
