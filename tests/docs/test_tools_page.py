@@ -12,6 +12,7 @@ from gatepost.tools.api import Tool
 from gatepost.tools.document import ResourceOptions
 from gatepost.tools.function import Options as CommonOptions
 from gatepost.tools.pack import Options, Pack
+from tests.support.listening import listening
 from tests.support.mcp import Client, a_caller
 from tests.support.rounds import accept, ask_again, go_on, questions, said
 
@@ -135,3 +136,15 @@ async def test_the_example_that_asks_works() -> None:
     assert said(declined) == "Nothing was deleted."
     assert said(done) == "Deleted 2 drafts."
     assert questions(again)["question-1"]["params"]["message"] == "Delete 0 drafts?"
+
+
+async def test_the_example_that_tells_of_changes_works() -> None:
+    """Whoever watches the note hears of it, and of the list when there is a new one."""
+    client = Client(example(-1).offers)
+    wanted = {"resourceSubscriptions": ["notes://second"], "resourcesListChanged": True}
+    async with listening(client, wanted) as stream:
+        assert await stream.acknowledged() == wanted
+        await client.call("write_note", {"title": "second", "text": "Water the plants."})
+        told = [(await stream.next())["method"] for _ in range(2)]
+
+    assert told == ["notifications/resources/updated", "notifications/resources/list_changed"]
