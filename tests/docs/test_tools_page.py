@@ -13,6 +13,7 @@ from gatepost.tools.document import ResourceOptions
 from gatepost.tools.function import Options as CommonOptions
 from gatepost.tools.pack import Options, Pack
 from tests.conformance.tasking import Tasker
+from tests.support.listening import listening
 from tests.support.mcp import Client, a_caller
 from tests.support.rounds import accept, ask_again, go_on, questions, said
 
@@ -153,3 +154,15 @@ async def test_the_examples_that_take_long_work() -> None:
     assert counted["result"]["content"][0]["text"] == "There are 42."
     assert first["resultType"] == "input_required"
     assert written["result"]["content"][0]["text"] == "The report of 2025 is written."
+
+
+async def test_the_example_that_tells_of_changes_works() -> None:
+    """Whoever watches the note hears of it, and of the list when there is a new one."""
+    client = Client(example(-1).offers)
+    wanted = {"resourceSubscriptions": ["notes://second"], "resourcesListChanged": True}
+    async with listening(client, wanted) as stream:
+        assert await stream.acknowledged() == wanted
+        await client.call("write_note", {"title": "second", "text": "Water the plants."})
+        told = [(await stream.next())["method"] for _ in range(2)]
+
+    assert told == ["notifications/resources/updated", "notifications/resources/list_changed"]
