@@ -143,6 +143,7 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
         feed=services.feed,
         streams=services.streams,
         keeper=services.keeper,
+        register=services.register,
     )
     return Endpoint(
         server,

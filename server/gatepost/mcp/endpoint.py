@@ -198,7 +198,7 @@ class Endpoint:
         if room is None:
             return self._legacy.refused(None, LEGACY_REFUSALS[ruling])
         if ruling is Ruling.END:
-            return await self._handshake.end(room)
+            return await self._handshake.end(exchange, room)
         return await self._handshake.listen(exchange, room)
 
     async def _request(
