@@ -12,8 +12,9 @@ from gatepost.mcp.ledger import Terms
 from gatepost.stores.memory import MemoryRecords, MemoryRelay
 from tests.conformance import fixture_tasks
 from tests.conformance.fixture_tasks import Confirmation
-from tests.conformance.tasking import Tasker, accept
+from tests.conformance.tasking import Tasker
 from tests.support.cable import Cable
+from tests.support.rounds import accept
 
 pack = Pack("replicas")
 

@@ -12,6 +12,7 @@ from gatepost.tools.api import Tool
 from gatepost.tools.document import ResourceOptions
 from gatepost.tools.function import Options as CommonOptions
 from gatepost.tools.pack import Options, Pack
+from tests.conformance.tasking import Tasker
 from tests.support.listening import listening
 from tests.support.mcp import Client, a_caller
 from tests.support.rounds import accept, ask_again, go_on, questions, said
@@ -136,6 +137,23 @@ async def test_the_example_that_asks_works() -> None:
     assert said(declined) == "Nothing was deleted."
     assert said(done) == "Deleted 2 drafts."
     assert questions(again)["question-1"]["params"]["message"] == "Delete 0 drafts?"
+
+
+async def test_the_examples_that_take_long_work() -> None:
+    """One is a task from its start, the other once the year is chosen."""
+    client = Tasker(example(4).offers)
+    counted = await client.until((await client.start("count_everything"))["taskId"])
+    first = (await client.call_with("write_report")).json["result"]
+    again = {
+        "inputResponses": {"question-1": accept(year=2025)},
+        "requestState": first["requestState"],
+    }
+    task = (await client.call_with("write_report", **again)).json["result"]
+    written = await client.until(task["taskId"])
+
+    assert counted["result"]["content"][0]["text"] == "There are 42."
+    assert first["resultType"] == "input_required"
+    assert written["result"]["content"][0]["text"] == "The report of 2025 is written."
 
 
 async def test_the_example_that_tells_of_changes_works() -> None:

@@ -55,7 +55,6 @@ async def read_document(server: Server, ask: Ask) -> bytes:
         request_id=ask.request_id,
         kind="document",
         client=ask.client,
-        retry=ask.retry,
     )
     try:
         outcome = await server.runner.run(call)
