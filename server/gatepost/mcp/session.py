@@ -1,6 +1,7 @@
 """The legacy leg: a handshake, then what its session asks, tells and answers."""
 
 import msgspec
+import structlog
 from msgspec import UNSET
 
 from gatepost.intake import Stopped
@@ -36,11 +37,14 @@ from gatepost.mcp.stream import reads_events
 from gatepost.stores.api import StoreUnavailable
 from gatepost_authz.errors import AuthError
 
+log = structlog.get_logger("gatepost.session")
+
 SESSION_HEADER = b"mcp-session-id"
 LAST_EVENT_HEADER = b"last-event-id"
 CANCELLED = "notifications/cancelled"
 # As long as a request may take to be heard of: a cancellation may arrive before it listens.
 CANCELLED_S = 5.0
+REASON_CHARACTERS = 200
 
 NO_SESSION = Refused(INVALID_REQUEST, "Mcp-Session-Id is required", legacy_status=400)
 LOST = Refused(INVALID_REQUEST, "Session not found", legacy_status=404)
@@ -146,12 +150,14 @@ class Handshake:
         work = client.answered(method.handler(self._server, ask))
         return await UntilCancelled(self._running, ear, work)
 
-    async def notify(self, message: Message, room: Room) -> Answer:
+    async def notify(self, exchange: Exchange, message: Message, room: Room) -> Answer:
         """Take a notification of a session; only a cancellation means anything here."""
         if message.method == CANCELLED:
             params, _ = read_params(message.params)
             identity = None if params.request_id is UNSET else read_id(params.request_id)
             if identity is not None:
+                reason = _reason(message.params)
+                log.debug("request_cancelled", reason=reason, request_id=exchange.request_id)
                 await self._cancel(room, identity)
         return ACCEPTED
 
@@ -191,7 +197,7 @@ class Handshake:
             await self.respond(message, room)
             return None
         if identity is None:
-            await self.notify(message, room)
+            await self.notify(exchange, message, room)
             return None
         ear = Ear(room, identity)
         try:
@@ -209,3 +215,18 @@ class Handshake:
             return None
         finally:
             ear.close()
+
+
+class Reason(msgspec.Struct):
+    """Why a client cancels, in its own words."""
+
+    reason: str = ""
+
+
+def _reason(params: bytes | None) -> str:
+    try:
+        said = msgspec.json.decode(params or b"{}", type=Reason).reason[:REASON_CHARACTERS]
+    except msgspec.DecodeError:
+        return ""
+    # It ends up before somebody's eyes, maybe in a terminal.
+    return "".join(letter if letter.isprintable() else "?" for letter in said)
