@@ -126,7 +126,8 @@ class Endpoint:
             return
         if answer is None:
             return
-        if isinstance(answer, Line):
+        # Asked this way round because nearly all are, and to ask of a Line costs five times that.
+        if not isinstance(answer, Answer):
             # Everything that the request brought is let go of: it could weigh megabytes, and the
             # stream may stay for days.
             scope.pop(WHOLE_BODY, None)
