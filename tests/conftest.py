@@ -14,18 +14,18 @@ from tests.support.valkey import Valkey
 settings.register_profile("gatepost", deadline=None, suppress_health_check=[HealthCheck.too_slow])
 settings.load_profile("gatepost")
 
-NAMED_REQUIREMENTS = pytest.StashKey[frozenset[str]]()
-"""Every id in a `requirement` mark of the collected tests, those that are deselected too."""
+NAMED_REQUIREMENTS = pytest.StashKey[dict[str, set[str]]]()
+"""Ids in `requirement` marks → the folders of tests with them, those that are deselected too."""
 
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item]) -> None:
-    config.stash[NAMED_REQUIREMENTS] = frozenset(
-        identifier
-        for item in items
-        for mark in item.iter_markers("requirement")
-        for identifier in mark.args
-    )
+    named: dict[str, set[str]] = {}
+    for item in items:
+        for mark in item.iter_markers("requirement"):
+            for identifier in mark.args:
+                named.setdefault(identifier, set()).add(item.path.parent.name)
+    config.stash[NAMED_REQUIREMENTS] = named
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:

@@ -33,6 +33,8 @@ from gatepost_authz.middleware import BearerMiddleware, Place
 
 Paths = tuple[str, ...]
 
+ENDPOINT_METHODS = ("GET", "POST", "DELETE")
+
 
 def build_app(
     config: Config,
@@ -52,7 +54,7 @@ def build_app(
     path = resource.path or "/"
     table = Table(
         [
-            Route(path, endpoint, methods=["POST"]),
+            Route(path, endpoint, methods=ENDPOINT_METHODS),
             *tool_routes(config, services, resource, challenge, bearer),
             *public_routes(config, services, resource, unknown=bearer(not_found)),
             *development_issuer,
@@ -85,6 +87,7 @@ def checks(
         Limits(
             max_header_bytes=config.limits.max_header_bytes,
             max_body_bytes=config.limits.max_body_bytes,
+            allow=table.allow,
         ),
         services.flood,
         Origin(resource.origin, origins, development=config.development, untouched=untouched),
@@ -242,7 +245,9 @@ class Table:
         """What `Allow` says of a path; of an unknown one as of most that there are."""
         for route in self.routes:
             if route.methods and route.path_regex.fullmatch(path):
-                return ", ".join(sorted(route.methods)).encode()
+                # Starlette adds HEAD to every GET, and a stream has none.
+                own = ENDPOINT_METHODS if route is self.routes[0] else sorted(route.methods)
+                return ", ".join(own).encode()
         return b"POST"
 
     def first_matches(self, path: str) -> bool:

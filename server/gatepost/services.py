@@ -2,7 +2,7 @@
 
 import asyncio
 from collections import Counter
-from collections.abc import AsyncIterator, Mapping
+from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 
@@ -18,16 +18,15 @@ from gatepost.guard.once import Once, Runs
 from gatepost.keyring import KeyRing
 from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import Ledger, Terms
-from gatepost.revocation import known_tenants, losers
+from gatepost.renewal import known_tenants, lists_changed, losers
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
 from gatepost.stores.bucket import Buckets
 from gatepost.streams import Streams
 from gatepost.telemetry.access import AccessLog
-from gatepost.tools.api import Call, CallContext, Tool
+from gatepost.tools.api import Call, CallContext
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner, Stage
-from gatepost.tools.surroundings import Listed
 from gatepost.workspace import Workspaces
 from gatepost_authz.config import TENANT
 from gatepost_authz.decisions import Decisions
@@ -157,6 +156,9 @@ class Services:
         if changed := lists_changed(self.registry, registry):
             # Other processes take the same up at this moment, and a client may list at any of them.
             asyncio.get_running_loop().call_later(SETTLE_S, self.feed.relisted, changed)
+            if "resources" in changed:
+                # Judged by what there was: their clients ask again, and are judged again.
+                self.streams.end_watching()
 
     def _introspectors_for(self, config: Config) -> Introspectors:
         """Who asks issuers about tokens, with the secrets of *config*."""
@@ -241,21 +243,6 @@ async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIte
 def keyring_of(config: Config) -> KeyRing:
     """The configured ring, or one for this run only; raises KeyRingError."""
     return KeyRing.load(config.keys.ring) if config.keys.ring else KeyRing.ephemeral()
-
-
-def lists_changed(before: Registry, after: Registry) -> list[Listed]:
-    """The lists that look different to somebody."""
-    changed: list[Listed] = []
-    if (before.obtainable, _shown(before.tools)) != (after.obtainable, _shown(after.tools)):
-        changed.append("tools")
-    return changed
-
-
-def _shown(tools: Mapping[str, Tool]) -> list[object]:
-    # Loaded again, the functions of a tool are others, and nobody sees them.
-    own = {"check", "invoke"}
-    names = [name for name in Tool.__struct_fields__ if name not in own]
-    return [[getattr(tool, name) for name in names] for tool in tools.values()]
 
 
 def introspection_secrets(config: Config) -> dict[str, str]:

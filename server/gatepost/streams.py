@@ -20,6 +20,10 @@ class Held(Protocol):
 
     caller: TenantContext
 
+    @property
+    def watches(self) -> bool:
+        """Whether it tells of something that this caller was allowed to watch."""
+
     def wake(self) -> None:
         """There is something to say; called on the event loop, in turn with other streams."""
 
@@ -112,6 +116,12 @@ class Streams:
         """End the streams of these callers."""
         for stream in self:
             if which(stream.caller):
+                stream.end()
+
+    def end_watching(self) -> None:
+        """End the streams that tell of documents or tasks."""
+        for stream in self:
+            if stream.watches:
                 stream.end()
 
     def close(self) -> None:

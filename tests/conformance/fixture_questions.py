@@ -22,6 +22,10 @@ class Confirmation(BaseModel):
     ok: bool
 
 
+class Context(BaseModel):
+    context: str
+
+
 class User(BaseModel):
     username: Annotated[str, Field(description="Your user name")]
     email: Annotated[str, Field(description="Your e-mail address")]
@@ -180,6 +184,6 @@ async def test_input_required_result_capabilities(ctx: CallContext) -> str:
 
 @pack.prompt()
 async def test_input_required_result_prompt(ctx: CallContext) -> str:
-    """Ask for whom the prompt is."""
-    answered = await ctx.ask("Who are you?", Name, key="user_context")
-    return f"Help {answered.content.name if answered.content else 'me'}."
+    """Ask what the prompt is about."""
+    answered = await ctx.ask("What is it about?", Context, key="user_context")
+    return f"Help me with {answered.content.context if answered.content else 'this'}."

@@ -65,8 +65,3 @@ class Tasker(Client):
         finally:
             interest.end()
         return shown
-
-
-def accept(**content: Any) -> dict[str, Any]:
-    """A filled-in form."""
-    return {"action": "accept", "content": content}

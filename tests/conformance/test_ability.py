@@ -6,7 +6,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.tools.client import ProtocolError
+from gatepost.tools.client import NOBODY, ProtocolError
 from tests.conformance import fixture_questions as fixture
 from tests.support.mcp import Client
 from tests.support.rounds import YES, Ok, accept, ask_again, go_on, pack, questions, said
@@ -42,6 +42,12 @@ async def wait_then_ask(ctx: CallContext) -> str:
     await asyncio.sleep(0)
     await ctx.ask("Now?", Ok)
     return "asked"
+
+
+@odd.tool()
+async def look_around(ctx: CallContext) -> str:
+    """Say what there is to talk to."""
+    return "nobody" if ctx.client is NOBODY else "somebody"
 
 
 @pytest.fixture
@@ -179,3 +185,16 @@ async def test_a_tool_with_a_clock_may_ask(client: Client) -> None:
 
     answers = {"question-1": accept(ok=True)}
     assert said(await go_on(client, "wait_then_ask", first, answers)) == "asked"
+
+
+async def test_a_call_that_wants_nothing_gets_nothing_built(client: Client) -> None:
+    """Most calls ask for no reports and declare nothing: that costs them nothing."""
+    plain = await ask_again(client, "look_around", capabilities={})
+    declared = await ask_again(client, "look_around", capabilities={"roots": {}})
+    told = await ask_again(client, "look_around", capabilities={}, meta={"progressToken": 1})
+
+    assert [said(response) for response in (plain, declared, told)] == [
+        "nobody",
+        "somebody",
+        "somebody",
+    ]

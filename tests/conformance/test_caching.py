@@ -6,7 +6,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.params import NONE
-from tests.support.mcp import VERSION, Client, a_caller
+from tests.support.mcp import META, VERSION, Client, a_caller
 from tests.support.offers import REVISIONS, ask, pack
 from tests.support.steps import steps
 
@@ -151,3 +151,44 @@ def test_c_08_a_list_is_encoded_once_per_permission_set() -> None:
         return steps(lambda: listing.page("tools", bob, NONE, VERSION))
 
     assert second(large) == second(small)
+
+
+@pytest.mark.requirement("R-08", "P-07", "M-01", "C-04")
+@pytest.mark.parametrize(
+    ("method", "params"),
+    [("resources/read", {"uri": "ask://x"}), ("prompts/get", {"name": "asking"})],
+)
+async def test_r_08_p_07_a_read_or_a_prompt_may_ask(method: str, params: dict[str, str]) -> None:
+    """The newest revision asks in the answer; what comes of it is nobody else's to keep."""
+    curious = Pack("curious")
+
+    async def name(ctx: CallContext) -> str:
+        form = {"type": "object", "properties": {"name": {"type": "string"}}, "required": ["name"]}
+        answered = await ctx.ask("Who are you?", form, key="who")
+        return f"Hello {answered.content and answered.content['name']}"
+
+    @curious.resource("ask://x", ttl_s=60)
+    async def greeting(ctx: CallContext) -> str:
+        """Greet whoever reads."""
+        return await name(ctx)
+
+    @curious.prompt()
+    async def asking(ctx: CallContext) -> str:
+        """Greet whoever asks."""
+        return await name(ctx)
+
+    client, form = Client(curious.offers), {META + "clientCapabilities": {"elicitation": {}}}
+    first = (await client.ask(method, params, meta=form)).json["result"]
+    again = {
+        **params,
+        "requestState": first["requestState"],
+        "inputResponses": {"who": {"action": "accept", "content": {"name": "Alice"}}},
+    }
+    second = (await client.ask(method, again, meta=form)).json["result"]
+
+    assert first["resultType"] == "input_required"
+    assert not {"ttlMs", "cacheScope"} & set(first)
+    assert second["resultType"] == "complete"
+    assert "Hello Alice" in str(second)
+    assert second.get("ttlMs", 0) == 0
+    assert (await client.ask(method, params)).error == (400, -32021)

@@ -226,7 +226,7 @@ INVALID = [
 
 @pytest.mark.requirement("H-20", "H-21", "H-22")
 @pytest.mark.parametrize("declaration", INVALID)
-def test_an_invalid_declaration_is_refused_where_its_author_sees_it(
+def test_h_20_h_21_h_22_an_invalid_declaration_is_refused_where_its_author_sees_it(
     declaration: dict[str, Any],
 ) -> None:
     """Clients would drop the tool without a word."""
@@ -237,7 +237,7 @@ def test_an_invalid_declaration_is_refused_where_its_author_sees_it(
 
 
 @pytest.mark.requirement("H-20", "H-22")
-def test_nested_declarations_are_found_and_doubled_ones_refused() -> None:
+def test_h_20_h_22_nested_declarations_are_found_and_doubled_ones_refused() -> None:
     """Objects may be nested; the header names must differ, whatever their case."""
     inner = {"type": "object", "properties": {"b": {"type": "string", HEADER: "Deep"}}}
     nested = Pack("good").add(

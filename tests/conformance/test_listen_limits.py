@@ -145,6 +145,8 @@ async def until(condition: Any) -> None:
 class Counted:
     """A stream that counts what is done to it."""
 
+    watches = False
+
     def __init__(self, caller: TenantContext) -> None:
         self.caller = caller
         self.woken = self.beats = 0

@@ -80,7 +80,7 @@ async def test_discovery_says_what_is_served(client: Client) -> None:
 
 @pytest.mark.requirement("V-08", "J-11", "V-10")
 @pytest.mark.parametrize("method", ["prompts/list", "resources/list", "completion/complete"])
-async def test_what_is_not_advertised_does_not_exist(client: Client, method: str) -> None:
+async def test_v_08_what_is_not_advertised_does_not_exist(client: Client, method: str) -> None:
     """Only tools are declared, and only tools answer."""
     assert (await client.ask(method)).error == (404, -32601)
 

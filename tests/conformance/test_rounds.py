@@ -70,13 +70,13 @@ async def test_m_01_prompts_and_resources_ask_too(client: Client) -> None:
     second = await client.ask("resources/read", read, meta=declared, mcp_name="note://today")
     assert [*questions(first), *questions(second)] == ["user_context", "please"]
 
-    answers = {"user_context": accept(name="Ada"), "please": accept(ok=True)}
+    answers = {"user_context": accept(context="Latin"), "please": accept(ok=True)}
     prompt |= {"inputResponses": answers, "requestState": first.json["result"]["requestState"]}
     read |= {"inputResponses": answers, "requestState": second.json["result"]["requestState"]}
     got = (await client.ask("prompts/get", prompt, meta=declared)).json["result"]
     note = await client.ask("resources/read", read, meta=declared, mcp_name="note://today")
 
-    assert got["messages"][0]["content"]["text"] == "Help Ada."
+    assert got["messages"][0]["content"]["text"] == "Help me with Latin."
     assert note.json["result"]["contents"][0]["text"] == "today accept"
     assert (note.json["result"]["ttlMs"], note.json["result"]["cacheScope"]) == (0, "private")
 

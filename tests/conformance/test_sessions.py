@@ -244,5 +244,7 @@ async def test_a_store_that_does_not_answer_is_no_lost_session(
 
     monkeypatch.setattr(house.one.records.of("acme").sessions, "get", fails)
 
-    with pytest.raises(StoreUnavailable):  # answered with 503 by whoever stands around it
-        await house.ping(house.one)
+    answer = await house.one.within(house.session, message("ping"))
+
+    assert (answer.status, answer.json["error"]["code"]) == (503, -32603)
+    assert int(answer.headers["retry-after"]) > 0

@@ -69,7 +69,7 @@ async def result_of(client: Client, revision: str, method: str, **params: Any) -
 @pytest.mark.requirement("A1")
 @pytest.mark.requirement("TL-04", "TL-02")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_tools_are_described_as_the_revision_knows_them(
+async def test_tl_04_tl_02_tools_are_described_as_the_revision_knows_them(
     client: Client, revision: str
 ) -> None:
     """Titles and output schemas came with 2025-06-18; schemas pass through unchanged."""
@@ -90,9 +90,9 @@ async def test_tools_are_described_as_the_revision_knows_them(
     assert ("outputSchema" in tools["structured"]) == (revision != "2025-03-26")
 
 
-@pytest.mark.requirement("TL-08", "TL-10", "J-07", "S-04")
+@pytest.mark.requirement("TL-08", "TL-09", "TL-10", "J-07", "S-04")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_structured_answer_is_also_text(client: Client, revision: str) -> None:
+async def test_tl_09_tl_10_a_structured_answer_is_also_text(client: Client, revision: str) -> None:
     """Clients that know no structured content read the same."""
     result = await result_of(client, revision, "tools/call", name="structured")
 
@@ -104,7 +104,7 @@ async def test_a_structured_answer_is_also_text(client: Client, revision: str) -
 
 @pytest.mark.requirement("TL-08")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_only_the_newest_revision_has_structured_arrays(
+async def test_tl_08_only_the_newest_revision_has_structured_arrays(
     client: Client, revision: str
 ) -> None:
     """Before, structured content is an object or nothing."""
@@ -113,8 +113,9 @@ async def test_only_the_newest_revision_has_structured_arrays(
     assert result.get("structuredContent") == ([1] if revision == VERSION else None)
 
 
+@pytest.mark.requirement("TL-14")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_a_link_is_text_where_there_are_no_links(client: Client, revision: str) -> None:
+async def test_tl_14_a_link_is_text_where_there_are_no_links(client: Client, revision: str) -> None:
     """2025-03-26 has no such block, and strict clients refuse what they do not know."""
     content = (await result_of(client, revision, "tools/call", name="link"))["content"]
 
@@ -128,10 +129,10 @@ async def test_a_link_is_text_where_there_are_no_links(client: Client, revision:
 KINDS = ["validation", "not_found", "denied", "conflict", "upstream_unavailable", "timeout"]
 
 
-@pytest.mark.requirement("A2")
+@pytest.mark.requirement("A2", "TL-12")
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize("kind", KINDS)
-async def test_a_failure_is_a_result_that_the_model_reads(
+async def test_tl_12_a_failure_is_a_result_that_the_model_reads(
     client: Client, revision: str, kind: str
 ) -> None:
     """Not an error of the protocol, which most clients keep from the model."""
@@ -158,9 +159,9 @@ async def test_too_many_calls_are_an_error_with_a_time_to_wait(
     assert response.json["error"]["data"] == {"retryAfter": 3}
 
 
-@pytest.mark.requirement("TL-11", "J-11")
+@pytest.mark.requirement("TL-11", "TL-18", "J-11")
 @pytest.mark.parametrize("revision", REVISIONS)
-async def test_an_unknown_tool_and_one_out_of_reach_are_the_same(
+async def test_tl_11_tl_18_an_unknown_tool_and_one_out_of_reach_are_the_same(
     client: Client, revision: str
 ) -> None:
     """-32602, in the same words; nobody learns what exists for others."""
@@ -177,7 +178,7 @@ async def test_an_unknown_tool_and_one_out_of_reach_are_the_same(
 @pytest.mark.requirement("TL-11")
 @pytest.mark.parametrize("revision", REVISIONS)
 @pytest.mark.parametrize("arguments", [[], "text", 5, True])
-async def test_arguments_that_are_no_object_are_malformed(
+async def test_tl_11_arguments_that_are_no_object_are_malformed(
     client: Client, revision: str, arguments: object
 ) -> None:
     """An error of the protocol: no model wrote that, its client did."""

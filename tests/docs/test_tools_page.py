@@ -12,7 +12,11 @@ from gatepost.tools.api import Tool
 from gatepost.tools.document import ResourceOptions
 from gatepost.tools.function import Options as CommonOptions
 from gatepost.tools.pack import Options, Pack
+from tests.architecture.source import ROOT
+from tests.conformance.tasking import Tasker
+from tests.support.listening import listening
 from tests.support.mcp import Client, a_caller
+from tests.support.rounds import accept, ask_again, go_on, questions, said
 
 PAGE = (Path(__file__).parents[2] / "docs/tools.md").read_text(encoding="utf-8")
 HEADINGS = re.findall(r"^### `(\w+)`$", PAGE, re.MULTILINE)
@@ -120,3 +124,56 @@ async def test_the_example_of_a_prompt_works() -> None:
     messages = (await client.ask("prompts/get", params)).json["result"]["messages"]
 
     assert "q1" in messages[-1]["content"]["text"]
+
+
+async def test_the_example_that_asks_works() -> None:
+    """A question first; what was agreed to is done once the answer comes."""
+    client = Client(example(3).offers)
+    first = await ask_again(client, "delete_drafts")
+    declined = await go_on(client, "delete_drafts", first, {"question-1": {"action": "decline"}})
+    done = await go_on(client, "delete_drafts", first, {"question-1": accept(sure=True)})
+    # The question has changed by then: there is nothing left that was agreed to.
+    again = await go_on(client, "delete_drafts", first, {"question-1": accept(sure=True)})
+
+    assert said(declined) == "Nothing was deleted."
+    assert said(done) == "Deleted 2 drafts."
+    assert questions(again)["question-1"]["params"]["message"] == "Delete 0 drafts?"
+
+
+async def test_the_examples_that_take_long_work() -> None:
+    """One is a task from its start, the other once the year is chosen."""
+    client = Tasker(example(4).offers)
+    counted = await client.until((await client.start("count_everything"))["taskId"])
+    first = (await client.call_with("write_report")).json["result"]
+    again = {
+        "inputResponses": {"question-1": accept(year=2025)},
+        "requestState": first["requestState"],
+    }
+    task = (await client.call_with("write_report", **again)).json["result"]
+    written = await client.until(task["taskId"])
+
+    assert counted["result"]["content"][0]["text"] == "There are 42."
+    assert first["resultType"] == "input_required"
+    assert written["result"]["content"][0]["text"] == "The report of 2025 is written."
+
+
+async def test_the_example_that_tells_of_changes_works() -> None:
+    """Whoever watches the note hears of it, and of the list when there is a new one."""
+    client = Client(example(-2).offers)
+    wanted = {"resourceSubscriptions": ["notes://second"], "resourcesListChanged": True}
+    async with listening(client, wanted) as stream:
+        assert await stream.acknowledged() == wanted
+        await client.call("write_note", {"title": "second", "text": "Water the plants."})
+        told = [(await stream.next())["method"] for _ in range(2)]
+
+    assert told == ["notifications/resources/updated", "notifications/resources/list_changed"]
+
+
+async def test_the_example_of_a_skill_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a folder of that name; listed for whoever may step up."""
+    monkeypatch.chdir(ROOT / "tests/conformance")
+    client = Client(example(-1).offers)
+
+    (entry,) = (await client.ask("skills/list")).json["result"]["skills"]
+
+    assert entry["uri"] == "skill://front_desk/greet-visitor/SKILL.md"

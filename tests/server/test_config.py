@@ -157,6 +157,13 @@ CASES = [
         "limits.body_timeout_s",
         "more",
     ),
+    Case(
+        "[tools]",
+        "[tasks]\nmax_per_caller = 0\n[tools]",
+        "config.E016",
+        "tasks.max_per_caller",
+        "more",
+    ),
     Case("[listen]", 'mode = "development"\n[listen]', "config.E017", "resource", "loopback"),
     Case(
         "[tools]",

@@ -1,8 +1,9 @@
 """What a pack takes as a resource or a prompt, and what it refuses with a sentence."""
 
 import threading
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from datetime import datetime
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +12,7 @@ import pytest
 from gatepost import Audio, CallContext, Contents, Entry, Icon, Image, Message, Pack, Relevance
 from gatepost.config.toolbox import load
 from gatepost.settings import ToolsSettings
+from gatepost.tools.document import MOST_ENTRIES
 from tests.support.mcp import Client
 
 
@@ -218,3 +220,86 @@ def test_check_finds_doubled_uris_and_prompts(tmp_path: Path) -> None:
         ("config.E012", "several resources are at 'shelf://{book}' (packs one, two)"),
         ("config.E012", "several prompts are named 'ask' (packs one, two)"),
     ]
+
+
+async def test_a_lister_that_cannot_answer_takes_nothing_else_away() -> None:
+    """Broken, asking where nobody can answer, or wanting a stronger sign-in: the rest is listed."""
+    pack = Pack("p")
+
+    @pack.resource("fixed:one")
+    async def fixed(ctx: CallContext) -> str:
+        """Hold something."""
+        return ""
+
+    @pack.resource("good:{x}")
+    async def good(ctx: CallContext, x: str) -> str:
+        """Hold something."""
+        return x
+
+    @good.list
+    async def entries(ctx: CallContext) -> list[Entry]:
+        """One."""
+        return [Entry(variables={"x": "1"})]
+
+    @pack.resource("broken:{x}")
+    async def broken(ctx: CallContext, x: str) -> str:
+        """Hold something."""
+        return x
+
+    @broken.list
+    async def breaks(ctx: CallContext) -> list[Entry]:
+        """Fail."""
+        raise RuntimeError("hunter2")
+
+    @pack.resource("asking:{x}")
+    async def asking(ctx: CallContext, x: str) -> str:
+        """Hold something."""
+        return x
+
+    @asking.list
+    async def asks(ctx: CallContext) -> list[Entry]:
+        """Ask somebody."""
+        await ctx.ask("Which?", {"type": "object", "properties": {"x": {"type": "string"}}})
+        return []
+
+    @pack.resource("strong:{x}", acr_values=("phr",))
+    async def strong(ctx: CallContext, x: str) -> str:
+        """Hold something."""
+        return x
+
+    @strong.list
+    async def never(ctx: CallContext) -> list[Entry]:
+        """Run for nobody who signed in weakly."""
+        raise AssertionError("ran")
+
+    response = await Client(pack.offers).ask("resources/list")
+
+    listed = [one["uri"] for one in response.json["result"]["resources"]]
+    assert listed == ["fixed:one", "good:1"]
+    assert b"hunter2" not in response.body
+
+
+async def test_what_a_lister_names_is_bounded() -> None:
+    """An endless one ends, and what stands fixed wins over what it names."""
+    pack = Pack("p")
+
+    @pack.resource("n:{x}")
+    async def read(ctx: CallContext, x: int) -> str:
+        """Hold a number."""
+        return str(x)
+
+    @read.list
+    async def endless(ctx: CallContext) -> Iterator[Entry]:
+        """Count for ever."""
+        return (Entry(variables={"x": str(x)}) for x in count())
+
+    @pack.resource("n:7", title="Seven")
+    async def seven(ctx: CallContext) -> str:
+        """Hold seven."""
+        return "7"
+
+    client = Client(pack.offers, page_size=2 * MOST_ENTRIES)
+    listed = (await client.ask("resources/list")).json["result"]["resources"]
+
+    assert len(listed) == MOST_ENTRIES
+    assert [one.get("title") for one in listed if one["uri"] == "n:7"] == ["Seven"]

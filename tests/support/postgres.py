@@ -65,6 +65,11 @@ class Postgres:
         assert self._process is not None
         self._process.stop(with_signal=signal.SIGINT)
 
+    def signal(self, number: int) -> None:
+        """Send the server a signal, for example one that makes it hang."""
+        assert self._process is not None
+        self._process.process.send_signal(number)
+
     def remove(self) -> None:
         """Stop it, if it runs, and leave nothing behind."""
         if self._process is not None:

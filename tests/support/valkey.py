@@ -42,6 +42,11 @@ class Valkey:
         assert self._process is not None
         self._process.kill()
 
+    def signal(self, number: int) -> None:
+        """Send the server a signal, for example one that makes it hang."""
+        assert self._process is not None
+        self._process.process.send_signal(number)
+
     def remove(self) -> None:
         """Stop it and leave nothing behind."""
         self.stop()

@@ -1,9 +1,8 @@
 """CORS for the origins an operator allows; preflights are answered before any token is read."""
 
 import re
-from collections.abc import Callable
 
-from gatepost.edge.request import Preflight, Refusal, Request
+from gatepost.edge.request import Allow, Preflight, Refusal, Request, only_post
 from gatepost_authz.config import WELL_KNOWN
 
 ALLOWED_METHODS = b"GET, POST, DELETE"
@@ -54,7 +53,7 @@ class Cors:
         self,
         origins: Origins,
         *,
-        allow: Callable[[str], bytes] = lambda _: b"POST",
+        allow: Allow = only_post,
         untouched: tuple[str, ...] = (),
     ) -> None:
         self._origins = origins

@@ -3,7 +3,7 @@
 import sys
 from itertools import chain
 
-from gatepost.edge.request import Refusal, Request
+from gatepost.edge.request import Allow, Refusal, Request, only_post
 from gatepost.scope import HEAD_AT_MOST
 
 METHODS = frozenset({"GET", "HEAD", "POST", "PUT", "PATCH", "DELETE", "OPTIONS"})
@@ -18,16 +18,21 @@ class Limits:
     challenge, which a client understands better than 431.
     """
 
-    def __init__(self, *, max_header_bytes: int, max_body_bytes: int) -> None:
+    def __init__(
+        self, *, max_header_bytes: int, max_body_bytes: int, allow: Allow = only_post
+    ) -> None:
         self._max_header_bytes = max_header_bytes
         self._max_body_bytes = max_body_bytes
+        self._allow = allow
 
     def __call__(self, request: Request) -> None:
         raw: list[tuple[bytes, bytes]] = request.scope["headers"]
         headers = request.headers
         if request.method not in METHODS:
             # TRACE would echo the token to a page's script; CONNECT would make us a proxy.
-            raise Refusal(405, "method_not_allowed", "The method is not one this server takes")
+            allow = ((b"allow", self._allow(request.path)),)
+            message = "The method is not one this server takes"
+            raise Refusal(405, "method_not_allowed", message, allow)
         if len(raw) > MOST_HEADERS:
             raise Refusal(431, "too_many_headers", "The request has too many header fields")
         # Nearly every request comes in one packet smaller than the limit.

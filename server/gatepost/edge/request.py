@@ -64,5 +64,14 @@ def request_of(scope: Scope) -> Request:
     return Request(scope, scope["method"], scope["path"], headers, len(headers) != len(raw))
 
 
+Allow = Callable[[str], bytes]
+"""Which methods a path has, for the `Allow` that every 405 needs (RFC 9110 section 15.5.6)."""
+
+
+def only_post(path: str) -> bytes:
+    """What is allowed where nothing but the endpoint is served."""
+    return b"POST"
+
+
 Check = Callable[[Request], Preflight | None]
 """Lets a request pass (None), answers it (Preflight), or raises Refusal."""

@@ -10,7 +10,8 @@ from gatepost.mcp.params import Params
 from gatepost.mcp.project import call_result
 from gatepost.mcp.server import Ask, Server
 from gatepost.stores.api import TaskRecord
-from gatepost.tools.api import Call, Retry
+from gatepost.tools.api import Call, Failure, Outcome, Retry
+from gatepost.tools.client import MissingCapability
 from gatepost.tools.registry import UnknownTool
 from gatepost.tools.retry import CORRELATION, IDEMPOTENCY, BadKey, retry_of
 
@@ -34,6 +35,11 @@ async def call_tool(server: Server, ask: Ask) -> bytes:
             outcome = await server.runner.run(call)
     except UnknownTool as unknown:
         raise unknown_tool(unknown.name) from None
+    except MissingCapability as missing:
+        if ask.session is None:
+            raise
+        # Before 2026-07-28 there is no error for it, and a model can tell its user.
+        outcome = Outcome(failure=Failure("denied", f"This tool {missing}."))
     return call_result(outcome, ask.revision, server.tail)
 
 

@@ -4,8 +4,8 @@ import asyncio
 import contextlib
 import secrets
 from collections import Counter
-from collections.abc import Mapping
-from typing import Any, NamedTuple, NoReturn
+from collections.abc import Awaitable, Mapping
+from typing import Any, NamedTuple
 
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
@@ -20,8 +20,8 @@ from gatepost.mcp.room import Room, Signal
 from gatepost.streams import Closing, TooMany
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.client import (
-    Capabilities,
     Clock,
+    InputNeeded,
     InputRequest,
     LogLevel,
     MissingCapability,
@@ -100,16 +100,6 @@ class Desk:
             del self._open[caller.principal_key]
 
 
-class PageFirst(MissingCapability):
-    """Asked where only an answer can carry a question: the client calls again afterwards (E-15)."""
-
-    def __init__(self, required: Capabilities, pages: list[Mapping[str, Any]]) -> None:
-        super().__init__(required)
-        self.refusal = Refused(
-            URL_ELICITATION, "A page has to be visited first", data={"elicitations": pages}
-        )
-
-
 class Question(NamedTuple):
     """One question that is out."""
 
@@ -144,6 +134,7 @@ class Conversation(Audience):
         self._desk = desk
         self._caller = caller
         self._clock: Clock | None = None
+        self._pages: list[Mapping[str, Any]] = []
 
     def timed(self, clock: Clock) -> None:
         """Hold this clock while somebody is asked."""
@@ -167,7 +158,11 @@ class Conversation(Audience):
             for key, one in requests.items()
         }
         if stream is None:
-            _cannot_ask(requests, shown, revision)
+            # A batch, or a client that reads no events: there is nothing to ask on.
+            if revision == WITH_URLS and all(one.get("mode") == "url" for one in shown.values()):
+                self._pages = [*shown.values()]
+                raise InputNeeded(requests)
+            raise MissingCapability(required_by(requests))
         out = [Question(key, self._desk.name(room), requests[key].method) for key in shown]
         self._desk.open(self._caller, len(out))
         try:
@@ -175,6 +170,14 @@ class Conversation(Audience):
                 return await self._converse(stream, out, shown)
         finally:
             self._desk.close(self._caller, len(out))
+
+    async def answered(self, work: Awaitable[bytes]) -> bytes:
+        """See Audience; pages to visit are the one question that an answer can carry (E-15)."""
+        try:
+            return await super().answered(work)
+        except InputNeeded:
+            data = {"elicitations": self._pages}
+            raise Refused(URL_ELICITATION, "A page has to be visited first", data=data) from None
 
     async def _converse(
         self, stream: Resumable, out: list[Question], shown: Mapping[str, Mapping[str, Any]]
@@ -226,17 +229,6 @@ class Conversation(Audience):
         for identity in waiting:
             params = {"requestId": identity, "reason": "The answer is not waited for any more"}
             await stream.notify("notifications/cancelled", params)
-
-
-def _cannot_ask(
-    requests: Mapping[str, InputRequest], shown: Mapping[str, Mapping[str, Any]], revision: str
-) -> NoReturn:
-    """A batch, or a client that reads no events: there is no stream to ask on."""
-    pages = all(params.get("mode") == "url" for params in shown.values())
-    if revision == WITH_URLS and pages:
-        # The one question that an answer can carry (E-15); the client calls again afterwards.
-        raise PageFirst(required_by(requests), [*shown.values()])
-    raise MissingCapability(required_by(requests))
 
 
 def _read(answer: bytes) -> Mapping[str, Any]:

@@ -10,6 +10,7 @@ from gatepost.mcp.definition import known
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, RESOURCE_NOT_FOUND, Refused
 from gatepost.mcp.project import failed, rate_limited
+from gatepost.mcp.roundtrips import is_retry
 from gatepost.mcp.server import Ask, Server
 from gatepost.tools.api import Call
 from gatepost.tools.client import MissingCapability, ProtocolError
@@ -54,7 +55,6 @@ async def read_document(server: Server, ask: Ask) -> bytes:
         request_id=ask.request_id,
         kind="document",
         client=ask.client,
-        retry=ask.retry,
     )
     try:
         outcome = await server.runner.run(call)
@@ -101,7 +101,7 @@ async def _entries(server: Server, ask: Ask, lister: Lister) -> tuple[Mapping[st
 
 def _ttl_ms(server: Server, ask: Ask, uri: str) -> int:
     """How long what was read may be kept; what was answered in rounds is nobody else's (C-04)."""
-    if ask.params.input_responses is not UNSET or ask.params.request_state is not UNSET:
+    if is_retry(ask.params):
         return 0
     offer = server.registry.offer("document", uri, ask.caller)
     return int(offer.ttl_s * 1000) if isinstance(offer, Document | Template) else 0

@@ -153,7 +153,14 @@ class Endpoint:
             # One deadline for all of it: a byte now and then must not keep a request alive.
             body = await Within(limits.body_timeout_s, read_body(receive, limits.max_body_bytes))
         message = read(body)
-        exchange = self._exchange(scope, headers, receive, send)
+        exchange = Exchange(
+            scope[CALLER],
+            self._locate(scope["path"]),
+            scope.get(REQUEST_ID, ""),
+            headers,
+            receive,
+            send,
+        )
         refusal: Refused | None = None
         if len(headers) != len(scope["headers"]) and _doubled(scope["headers"]):
             # Whoever reads the first and whoever reads the last would see different requests.
@@ -174,10 +181,6 @@ class Endpoint:
             return await self._notification(exchange, message, params)
         return await self._request(exchange, message, message.id, params, problem)
 
-    def _exchange(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> Exchange:
-        target = self._locate(scope["path"])
-        return Exchange(scope[CALLER], target, scope.get(REQUEST_ID, ""), headers, receive, send)
-
     async def _other_verb(self, scope: Scope, receive: Receive, send: Send) -> Answer | Line:
         """GET and DELETE, which only sessions have (DE-12, DE-13)."""
         headers: Headers = scope.get(FOLDED) or dict(scope["headers"])
@@ -188,7 +191,9 @@ class Endpoint:
             return self._legacy.refused(None, NOT_ALLOWED if modern_one else NO_SUCH_VERB)
         if len(headers) != len(scope["headers"]) and _doubled(scope["headers"]):
             return self._legacy.refused(None, DOUBLED)
-        exchange = self._exchange(scope, headers, receive, send)
+        target = self._locate(scope["path"])
+        request_id = scope.get(REQUEST_ID, "")
+        exchange = Exchange(scope[CALLER], target, request_id, headers, receive, send)
         if exchange.caller.tenant_id in self._suspended:
             return self._legacy.refused(None, STREAM_REFUSED)
         room = await self._handshake.find(exchange) if session else None
@@ -242,7 +247,7 @@ class Endpoint:
         if ruling is Ruling.DROP:
             return ACCEPTED
         if ruling is Ruling.SESSION and (room := await self._handshake.find(exchange)):
-            return await self._handshake.notify(message, room)
+            return await self._handshake.notify(exchange, message, room)
         return self._refuse(ruling, exchange.headers, None, params)
 
     async def _response(self, exchange: Exchange, message: Message) -> Answer:

@@ -36,7 +36,7 @@ class Held(Line):
     its place, or the server stops; and where the stores do not answer, because nobody could tell.
     """
 
-    __slots__ = ("_beats", "_following", "_found", "_stirring", "_tasks", "room")
+    __slots__ = ("_beats", "_following", "_tasks", "room")
 
     def __init__(self, caller: TenantContext, room: Room, streams: Streams) -> None:
         super().__init__(caller, streams)
@@ -44,16 +44,23 @@ class Held(Line):
         self._beats = 0
         self._following: Following | None = None
         self._tasks: set[asyncio.Task[None]] = set()
-        self._found: bytes | None = None
-        self._stirring = True
 
     @abstractmethod
     async def wanted(self) -> bool:
         """Whether the store still knows of this stream."""
 
     @abstractmethod
-    async def next_frame(self) -> bytes | None:
-        """The next event; None when there is nothing to say."""
+    def next_frame(self) -> bytes | None:
+        """See `Line.news`; asked only while the token is good and nothing must be looked up."""
+
+    @property
+    @abstractmethod
+    def is_behind(self) -> bool:
+        """Whether `catch_up` has something to do."""
+
+    @abstractmethod
+    async def catch_up(self) -> None:
+        """Read what there is to read at the stores; raises StoreUnavailable."""
 
     def hear(self, signal: Signal) -> None:
         """Take what another part of the session tells."""
@@ -72,32 +79,29 @@ class Held(Line):
 
     def news(self) -> bytes | None:
         """See `Line`."""
-        found, self._found = self._found, None
-        return found
+        if self.must_look_up:
+            return None
+        if self._streams.is_over(self.caller):
+            self.end()
+            return None
+        return self.next_frame()
 
     @property
     def must_look_up(self) -> bool:
-        """See `Line`; the stores are asked, whatever it was that woke us."""
-        return self._stirring
+        """See `Line`."""
+        return self.is_behind or self._beats >= LOOK_EVERY
 
     async def look_up(self) -> None:
         """See `Line`."""
-        self._stirring = False
         try:
             if self._beats >= LOOK_EVERY:
                 self._beats = 0
                 if not await self.wanted():
                     self.end()
-            if not self._over:
-                self._found = await self.next_frame()
+            if self.is_behind:
+                await self.catch_up()
         except StoreUnavailable:
             self.end()
-        self._stirring = self._stirring or self._found is not None
-
-    def wake(self) -> None:
-        """See `Line`."""
-        self._stirring = True
-        super().wake()
 
     def beat(self) -> None:
         """See `Line`."""
@@ -110,8 +114,7 @@ class Held(Line):
 
     def farewell(self) -> bytes:
         """See `Line`; the client comes back and finds another process, or a reason not to."""
-        # What is found may be what the stream ends with.
-        return self.news() or b""
+        return b""
 
     def release(self) -> None:
         """See `Line`."""

@@ -89,6 +89,8 @@ class Audience:
             self._late = params
             if self._later is None:
                 self._later = asyncio.create_task(self._catch_up())
+                # A store that is away shows in the tool's next word; here it has nobody to tell.
+                self._later.add_done_callback(lambda task: task.cancelled() or task.exception())
             return
         self._late = None
         await self.stream.notify("notifications/progress", params)
@@ -135,9 +137,10 @@ class Audience:
         return body
 
     async def _catch_up(self) -> None:
-        await asyncio.sleep(1 / REPORTS_PER_S)
+        while self._late is not None:
+            await asyncio.sleep(1 / REPORTS_PER_S)
+            await self._say_late()
         self._later = None
-        await self._say_late()
 
     async def _say_late(self) -> None:
         late, self._late = self._late, None

@@ -30,6 +30,9 @@ Reason = Literal["cancelled", "revoked", "over", "lost", "handed over"]
 Why work is stopped: its client wants that, or may not have it any more; its time is over; another
 server has it; or this one goes.
 """
+AWAY = "The server's own storage did not answer."
+UNFORESEEN = "Something unforeseen happened; the server's log tells more."
+UNENCODABLE = (TypeError, ValueError, RecursionError)
 GONE = "The tool is not served any more."
 REVOKED = "Its caller may not call any more."
 OVER = "The time of the task was over before its work was."
@@ -192,20 +195,32 @@ class Job:
             if self.reason == "cancelled":
                 return {"status": "cancelled", "status_message": "Cancelled by its client."}
             return failed(INTERNAL_ERROR, REVOKED if self.reason == "revoked" else OVER)
+        raised = self.work.exception()
         try:
-            return {"status": "completed", "result": task_result(self.work.result())}
+            if raised is None:
+                return {"status": "completed", "result": task_result(self.work.result())}
+            refusal = refusal_of(raised)
+            return failed(refusal.code, refusal.message, refusal.data)
         except Refused as refused:
-            return _refused(refused)
-        except AuthError as raised:
-            return _refused(as_refusal(raised))
-        except UNANSWERED as raised:
-            return _refused(without_answer(raised, modern=True))
-        except Unknown:
-            return failed(INVALID_PARAMS, GONE)
+            return failed(refused.code, refused.message, refused.data)
+        except UNENCODABLE as bad:
+            # What the tool put into its answer has no JSON.
+            refusal = refusal_of(bad)
+            return failed(refusal.code, refusal.message)
 
 
-def _refused(refusal: Refused) -> dict[str, Any]:
-    return failed(refusal.code, refusal.message, refusal.data)
+def refusal_of(raised: BaseException) -> Refused:
+    """The error of a call that ended without an outcome."""
+    if isinstance(raised, AuthError):
+        return as_refusal(raised)
+    if isinstance(raised, UNANSWERED):
+        return without_answer(raised, modern=True)
+    if isinstance(raised, Unknown):
+        return Refused(INVALID_PARAMS, GONE)
+    if isinstance(raised, StoreUnavailable):
+        return Refused(INTERNAL_ERROR, AWAY)
+    _log.error("a task failed unexpectedly", exc_info=raised)
+    return Refused(INTERNAL_ERROR, UNFORESEEN)
 
 
 def failed(code: int, message: str, data: Any = None) -> dict[str, Any]:

@@ -20,7 +20,7 @@ from gatepost.stores.api import StoreUnavailable, TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome, Tool
 from gatepost.tools.client import NOBODY
 from gatepost.tools.registry import UnknownTool
-from gatepost.tools.runner import Runner
+from gatepost.tools.runner import Runner, outcome_of
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import InsufficientScope
 
@@ -186,7 +186,7 @@ class Keeper:
             client=errand,
             lasting=True,
         )
-        work = asyncio.create_task(self._runner().run(call))
+        work = asyncio.create_task(perform(self._runner(), call))
         self._begin(Job(self.ledger, tenant, record, work, questions.Keys()), errand)
 
     def _fate(
@@ -279,6 +279,16 @@ class Keeper:
             await asyncio.wait(self._jobs.values(), timeout=HAND_OVER_S)
         for attending in self._jobs.values():
             attending.cancel()
+
+
+async def perform(runner: Runner, call: Call) -> Outcome:
+    """Run a call in a task of the loop, which a tool must not be able to end."""
+    try:
+        return await runner.run(call)
+    except (SystemExit, KeyboardInterrupt) as wish:
+        # Out of a task these would end the loop, and with it the server.
+        asked = RuntimeError(f"the tool raised {type(wish).__name__}")
+        return outcome_of(asked, call, runner.timeout_s)
 
 
 def owner_of(caller: TenantContext) -> bytes:

@@ -61,6 +61,11 @@ class Line(ABC):
     def news(self) -> bytes | None:
         """The next event; None when there is nothing to say."""
 
+    @property
+    def watches(self) -> bool:
+        """See `gatepost.streams.Held`."""
+        return False
+
     async def look_up(self) -> None:  # noqa: B027  # most lines have nothing to look up
         """Find out what `news` needs to know, if `must_look_up`."""
 

@@ -22,7 +22,8 @@ async def open_listener(server: Server, caller: TenantContext, room: Room) -> "L
     try:
         await listener.enter()
         listener.interest = await server.feed.follow(caller.tenant_id, listener.changed)
-        await room.revise(listener.in_force)
+        if (await room.revise(listener.in_force)).ended:
+            listener.end()
         await room.tell("listen", listener.name)
         opened = True
     finally:
@@ -64,11 +65,8 @@ class Listener(Held):
         self._new[change] = None
         self._streams.wake(self)
 
-    async def next_frame(self) -> bytes | None:
+    def next_frame(self) -> bytes | None:
         """See `Held`."""
-        while self._stale:
-            self._stale = False
-            await self.room.look()
         while self._new:
             change = next(iter(self._new))
             del self._new[change]
@@ -79,10 +77,25 @@ class Listener(Held):
                 return _said("resources/updated", {"uri": change.name})
         return None
 
+    @property
+    def is_behind(self) -> bool:
+        """See `Held`; the subscriptions are different."""
+        return self._stale
+
+    async def catch_up(self) -> None:
+        """See `Held`."""
+        self._stale = False
+        await self.room.look()
+
     async def wanted(self) -> bool:
         """Whether this is still the listener of a session that lives."""
         record = await self.room.look()
         return not record.ended and record.listener == self.name
+
+    @property
+    def watches(self) -> bool:
+        """See `Line`."""
+        return bool(self.room.record.subscriptions) or self._stale
 
     def hear(self, signal: Signal) -> None:
         """Another listener, anywhere, ends this one; subscriptions may be different now."""

@@ -17,6 +17,7 @@ from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.skills import SKILLS, get_skill, list_skills, read_folder
 from gatepost.mcp.subscriptions import LISTEN, listen
 from gatepost.mcp.tasks import cancel_task, get_task, update_task
+from gatepost.mcp.watching import subscribe, unsubscribe
 
 Handler = Callable[[Server, Ask], Awaitable[bytes]]
 Opener = Callable[[Server, Exchange, bytes, Params], Awaitable[Line]]
@@ -67,6 +68,8 @@ METHODS = (
     Method("resources/list", list_documents, needs="resources"),
     Method("resources/templates/list", list_templates, needs="resources"),
     Method("resources/read", read_document, needs="resources", mirrors="uri", asks=True),
+    Method("resources/subscribe", subscribe, modern=False, needs="resources"),
+    Method("resources/unsubscribe", unsubscribe, modern=False, needs="resources"),
     Method("prompts/list", list_prompts, needs="prompts"),
     Method("prompts/get", get_prompt, needs="prompts", mirrors="name", asks=True),
     Method("completion/complete", complete, needs="completions"),

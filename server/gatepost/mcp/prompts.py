@@ -31,7 +31,6 @@ async def get_prompt(server: Server, ask: Ask) -> bytes:
         request_id=ask.request_id,
         kind="prompt",
         client=ask.client,
-        retry=ask.retry,
     )
     try:
         outcome = await server.runner.run(call)

@@ -30,6 +30,8 @@ async def open_replay(
     opened = False
     try:
         await replay.enter()
+        if not await replay.wanted():
+            replay.end()
         await room.tell("resume", replay.stream, replay.me)
         opened = True
     finally:
@@ -46,7 +48,7 @@ class Replay(Held):
     a reason to look sooner than at the next beat.
     """
 
-    __slots__ = ("_after", "_events", "_shelf", "_stirred", "me", "stream")
+    __slots__ = ("_after", "_events", "_last", "_shelf", "_stirred", "me", "stream")
 
     def __init__(
         self, server: Server, caller: TenantContext, room: Room, stream: str, after: int
@@ -58,6 +60,7 @@ class Replay(Held):
         self._shelf = room.shelf(stream)
         self._events: deque[Event] = deque()
         self._stirred = True
+        self._last = False
 
     async def check(self) -> None:
         """Raise Refused unless something may follow."""
@@ -68,25 +71,36 @@ class Replay(Held):
         if known is None or any(_ends_before(event, self._after) for event in known):
             raise NO_SUCH_EVENT
 
-    async def next_frame(self) -> bytes | None:
-        """See `Held`."""
-        while not self._events and self._stirred:
-            self._stirred = False
-            events = await self._read(self._after)
-            if events is None:
-                # The journal has lost its process: the client asks again, and is told.
-                self.end()
-                return None
-            self._events.extend(events)
+    def next_frame(self) -> bytes | None:
+        """See `Held`; the end comes when the last message is out."""
+        if self._last:
+            self.end()
+            return None
         while self._events:
             event = self._events.popleft()
-            self._after = event.number
             kind, data = event.data[:1], event.data[1:]
-            if kind in ENDS:
-                self.end()
+            self._last = kind in ENDS
             if kind not in (MARK, SILENT_END):
                 return frame(data, f"{self.stream}-{event.number}")
+        if self._last:
+            self.end()
         return None
+
+    @property
+    def is_behind(self) -> bool:
+        """See `Held`; what was read goes out first."""
+        return self._stirred and not self._events
+
+    async def catch_up(self) -> None:
+        """See `Held`."""
+        self._stirred = False
+        events = await self._read(self._after)
+        if events is None:
+            # The journal has lost its process: the client asks again, and is told.
+            self.end()
+        elif events:
+            self._after = events[-1].number
+            self._events.extend(events)
 
     def beat(self) -> None:
         """See `Line`; word of an event may be lost."""

@@ -78,6 +78,8 @@ class Resumable(Stream):
     the connection that comes to fetch them, at whichever process.
     """
 
+    watches = False
+
     def __init__(
         self, send: Send, *, caller: TenantContext, ear: Ear, streams: Streams, identity: bytes
     ) -> None:

@@ -118,9 +118,9 @@ def capabilities(registry: Registry) -> dict[str, Any]:
     if registry.tools:
         declared["tools"] = {"listChanged": True}
     if registry.documents or registry.templates:
-        declared["resources"] = {}
+        declared["resources"] = {"subscribe": True, "listChanged": True}
     if registry.prompts:
-        declared["prompts"] = {}
+        declared["prompts"] = {"listChanged": True}
     if registry.completes:
         declared["completions"] = {}
     return declared

@@ -1,14 +1,13 @@
 """The legacy leg: a handshake, then what its session asks, tells and answers."""
 
-from collections.abc import Awaitable
-
 import msgspec
+import structlog
 from msgspec import UNSET
 
 from gatepost.intake import Stopped
 from gatepost.mcp.calling import retry_key
 from gatepost.mcp.cancellation import Running, UntilCancelled
-from gatepost.mcp.conversation import Conversation, Desk, PageFirst
+from gatepost.mcp.conversation import Conversation, Desk
 from gatepost.mcp.ear import Ear
 from gatepost.mcp.era import BATCHING
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange
@@ -27,25 +26,25 @@ from gatepost.mcp.jsonrpc import (
 from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.line import Line
 from gatepost.mcp.listening import open_listener
-from gatepost.mcp.methods import INITIALIZE, Method, served
+from gatepost.mcp.methods import INITIALIZE, served
 from gatepost.mcp.params import NO_META, read_params
-from gatepost.mcp.project import call_result
 from gatepost.mcp.replay import open_replay
-from gatepost.mcp.reply import UNAVAILABLE, Replies, as_refusal
+from gatepost.mcp.reply import UNANSWERED, UNAVAILABLE, Replies, as_refusal, without_answer
 from gatepost.mcp.resumption import Resumable
 from gatepost.mcp.room import Room, room_of
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.stream import reads_events
 from gatepost.stores.api import StoreUnavailable
-from gatepost.tools.api import Failure, Outcome
-from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost_authz.errors import AuthError
+
+log = structlog.get_logger("gatepost.session")
 
 SESSION_HEADER = b"mcp-session-id"
 LAST_EVENT_HEADER = b"last-event-id"
 CANCELLED = "notifications/cancelled"
 # As long as a request may take to be heard of: a cancellation may arrive before it listens.
 CANCELLED_S = 5.0
+REASON_CHARACTERS = 200
 
 NO_SESSION = Refused(INVALID_REQUEST, "Mcp-Session-Id is required", legacy_status=400)
 LOST = Refused(INVALID_REQUEST, "Session not found", legacy_status=404)
@@ -148,15 +147,17 @@ class Handshake:
         )
         retry = retry_key(exchange.headers, params)
         ask = Ask(caller, exchange.request_id, session.version, params, client, session, retry)
-        handled = _handled(method, method.handler(self._server, ask), session.version)
-        return await UntilCancelled(self._running, ear, client.answered(handled))
+        work = client.answered(method.handler(self._server, ask))
+        return await UntilCancelled(self._running, ear, work)
 
-    async def notify(self, message: Message, room: Room) -> Answer:
+    async def notify(self, exchange: Exchange, message: Message, room: Room) -> Answer:
         """Take a notification of a session; only a cancellation means anything here."""
         if message.method == CANCELLED:
             params, _ = read_params(message.params)
             identity = None if params.request_id is UNSET else read_id(params.request_id)
             if identity is not None:
+                reason = _reason(message.params)
+                log.debug("request_cancelled", reason=reason, request_id=exchange.request_id)
                 await self._cancel(room, identity)
         return ACCEPTED
 
@@ -196,7 +197,7 @@ class Handshake:
             await self.respond(message, room)
             return None
         if identity is None:
-            await self.notify(message, room)
+            await self.notify(exchange, message, room)
             return None
         ear = Ear(room, identity)
         try:
@@ -206,6 +207,8 @@ class Handshake:
         except AuthError as raised:
             # One status for all of them: what is already done cannot be answered with a challenge.
             return error(identity, as_refusal(raised))
+        except UNANSWERED as raised:
+            return error(identity, without_answer(raised, modern=False))
         except StoreUnavailable:
             return error(identity, UNAVAILABLE)
         except Stopped:
@@ -214,17 +217,16 @@ class Handshake:
             ear.close()
 
 
-async def _handled(method: Method, work: Awaitable[bytes], version: str) -> bytes:
-    """*work*, with what these revisions have no words for put into theirs."""
+class Reason(msgspec.Struct):
+    """Why a client cancels, in its own words."""
+
+    reason: str = ""
+
+
+def _reason(params: bytes | None) -> str:
     try:
-        return await work
-    except ProtocolError as told:
-        raise Refused(told.code, told.message, data=told.data) from None
-    except PageFirst as page:
-        raise page.refusal from None
-    except MissingCapability as missing:
-        if method.name != "tools/call":
-            raise Refused(INVALID_REQUEST, f"This {missing}") from None
-        # For the model, as it has no error of the protocol before 2026-07-28.
-        outcome = Outcome(failure=Failure("denied", f"This tool {missing}."))
-        return call_result(outcome, version, b"")
+        said = msgspec.json.decode(params or b"{}", type=Reason).reason[:REASON_CHARACTERS]
+    except msgspec.DecodeError:
+        return ""
+    # It ends up before somebody's eyes, maybe in a terminal.
+    return "".join(letter if letter.isprintable() else "?" for letter in said)

@@ -178,6 +178,11 @@ class Listener(Line):
             self._new[change] = None
         self._streams.wake(self)
 
+    @property
+    def watches(self) -> bool:
+        """See `Line`."""
+        return bool(self._honoured.resource_subscriptions or self._honoured.task_ids)
+
     def greeting(self) -> bytes:
         """See `Line`; what of the filter is honoured (SU-03)."""
         shown = b'"notifications":' + _encode(self._honoured)
@@ -206,15 +211,15 @@ class Listener(Line):
 
     async def look_up(self) -> None:
         """See `Line`; one task at a time, since a result may weigh megabytes."""
-        moved, tasks = self._moved, self._server.tasks
-        if moved is None or tasks is None:
+        moved = self._moved
+        if moved is None:
             return
         task_id = next(iter(moved))
         del moved[task_id]
         if not moved:
             self._moved = None
         try:
-            self._shown = await tasks.shown(self.caller, task_id)
+            self._shown = await self._server.tasks.shown(self.caller, task_id)
         except StoreUnavailable:
             # Saying nothing would pass for no change: the client listens anew when it can.
             self.end()

@@ -12,6 +12,7 @@ from gatepost.mcp import questions
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.errand import Errand
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, MISSING_CAPABILITY, Refused
+from gatepost.mcp.keeper import perform
 from gatepost.mcp.params import TASKS, Params
 from gatepost.mcp.roundtrips import responses_of
 from gatepost.mcp.server import Ask, Server
@@ -54,7 +55,8 @@ async def run(server: Server, ask: Ask, call: Call) -> Outcome | TaskRecord:
         # Before 2026-07-28 there is no error for it, and a model can tell its user.
         return Outcome(failure=Failure("denied", ONLY_TASKS))
     errand = Errand(ask.client)
-    work = asyncio.create_task(server.runner.run(_replace(call, client=errand, lasting=True)))
+    detachable = _replace(call, client=errand, lasting=True)
+    work = asyncio.create_task(perform(server.runner, detachable))
     work.add_done_callback(lambda _: errand.turn.set())
     accepted, why = False, ()
     try:

@@ -1,6 +1,7 @@
 """A function and a URI, or a template of URIs, made into resources."""
 
-from collections.abc import Callable, Iterable, Mapping
+import asyncio
+from collections.abc import Callable, Mapping
 from datetime import datetime
 from itertools import islice
 from typing import Any, Generic, ParamSpec, TypeVar
@@ -23,6 +24,8 @@ P = ParamSpec("P")
 R = TypeVar("R")
 Function = TypeVar("Function", bound=Callable[..., Any])
 
+ENTRIES_IN_A_ROW = 100
+"""After so many, two milliseconds' worth, others get their turn."""
 MOST_ENTRIES = 10_000
 """As many resources of one template are listed; nobody reads further."""
 
@@ -184,7 +187,18 @@ def _lister(owner: Template, function: Callable[..., Any]) -> Lister:
     work = awaited(function)
 
     async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
-        return Outcome(tuple(_entries(owner, await work(ctx))))
+        blocks: list[Mapping[str, Any]] = []
+        left_out = 0
+        for number, entry in enumerate(islice(await work(ctx), MOST_ENTRIES), 1):
+            if (uri := _named(owner, entry)) is None:
+                left_out += 1
+            else:
+                blocks.append(_shown(owner, entry, uri))
+            if number % ENTRIES_IN_A_ROW == 0:
+                await asyncio.sleep(0)
+        if left_out:
+            log.debug("entries_left_out", template=owner.key, count=left_out)
+        return Outcome(tuple(blocks))
 
     return Lister(
         name=owner.key,
@@ -199,16 +213,15 @@ def _lister(owner: Template, function: Callable[..., Any]) -> Lister:
     )
 
 
-def _entries(owner: Template, entries: Iterable[Entry]) -> Iterable[Mapping[str, Any]]:
-    for entry in islice(entries, MOST_ENTRIES):
-        try:
-            uri = owner.template.expand(entry.variables)
-            owner.check(msgspec.json.encode(Read(uri)))
-        except (ValueError, ToolFailure):
-            # One odd file name must not take the whole list away.
-            log.warning("entry_left_out", template=owner.key)
-            continue
-        yield _shown(owner, entry, uri)
+def _named(owner: Template, entry: Entry) -> str | None:
+    """The URI of an entry; None when it could not be read there."""
+    try:
+        uri = owner.template.expand(entry.variables)
+        owner.check(msgspec.json.encode(Read(uri)))
+    except (ValueError, ToolFailure):
+        # One odd file name must not take the whole list away.
+        return None
+    return uri
 
 
 def _shown(owner: Template, entry: Entry, uri: str) -> Mapping[str, Any]:

@@ -96,10 +96,10 @@ class Registry:
 
     def find(self, caller: TenantContext, name: str) -> Tool:
         """The tool of that name within the caller's reach; raises UnknownTool."""
-        tool = self.tools.get(name)
-        if tool is None or not tool.scopes - self.obtainable <= caller.scopes:
+        found = self._offers["tool"].get(name)
+        if found is None or not found[1] <= caller.scopes:
             raise UnknownTool(name)
-        return tool
+        return self.tools[name]
 
     def visible(self, caller: TenantContext) -> Visible:
         """What this caller may see; the same object for the same permissions."""

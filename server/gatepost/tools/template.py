@@ -70,7 +70,7 @@ class UriTemplate:
 
     def match(self, uri: str) -> dict[str, str] | None:
         """The values of the variables, decoded; None when *uri* is none of this template."""
-        if len(uri) > MOST_CHARACTERS or not URI.fullmatch(uri) or not uri.startswith(self.head):
+        if not uri.startswith(self.head) or not is_uri(uri):
             return None
         path, mark, query = uri.partition("?")
         values = _queried(query, self.query) if mark else {}

@@ -7,6 +7,7 @@ from typing import Any, cast
 import h11
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
+from gatepost.wire.cycle import Flow
 from gatepost.wire.deadlines import HeadWatch, ListenConfig
 
 # Whichever comes first: a continued line, or the empty line behind the head.
@@ -14,7 +15,7 @@ HEAD_OR_FOLD = re.compile(rb"\n(?:[ \t]|\r?\n)")
 
 
 class PlainProtocol(H11Protocol):
-    """h11, with the same deadline."""
+    """h11, with the same deadlines for heads and for clients that read nothing."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -22,6 +23,7 @@ class PlainProtocol(H11Protocol):
 
     def connection_made(self, transport: asyncio.Transport) -> None:  # type: ignore[override]
         super().connection_made(transport)
+        self.flow = Flow(transport, self.timeout_keep_alive)
         self._watch.arm()
 
     def connection_lost(self, exc: Exception | None) -> None:

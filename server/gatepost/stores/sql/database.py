@@ -2,10 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from typing import Any, TypeVar
 
-from sqlalchemy import URL, Executable, Row
+from sqlalchemy import URL, Connection, CursorResult, Executable, Row
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
 from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
@@ -18,6 +18,7 @@ STATEMENT_MS = 5_000
 """What the server, or SQLite's wait for its lock, may take; ends before nobody listens."""
 
 Values = Mapping[str, Any]
+Found = TypeVar("Found")
 
 
 class Database:
@@ -26,22 +27,40 @@ class Database:
     def __init__(self, engine: AsyncEngine) -> None:
         self.engine = engine
         self.dialect = engine.dialect.name
+        self._running: set[asyncio.Task[CursorResult[Any]]] = set()
 
     async def rows(self, statement: Executable, values: Values) -> Sequence[Row[Any]]:
         """What a SELECT finds."""
-        with answering():
-            async with asyncio.timeout(ANSWER_S), self.engine.connect() as connection:
-                return (await connection.execute(statement, values)).all()
+        return (await self._run(statement, values)).all()
 
     async def change(self, statement: Executable, values: Values) -> int:
         """How many rows a statement changed, durably."""
+        return (await self._run(statement, values)).rowcount
+
+    async def look(self, at: Callable[[Connection], Found]) -> Found:
+        """What *at* finds, which asks for more than one statement can."""
         with answering():
             async with asyncio.timeout(ANSWER_S), self.engine.connect() as connection:
-                return (await connection.execute(statement, values)).rowcount
+                return await connection.run_sync(at)
 
     async def aclose(self) -> None:
-        """Close its connections."""
+        """Close its connections, once the statements are over that run on them."""
+        if self._running:
+            await asyncio.wait(self._running)
         await self.engine.dispose()
+
+    async def _run(self, statement: Executable, values: Values) -> CursorResult[Any]:
+        # In a task of its own: a connection whose statement is cancelled has to be thrown away,
+        # and clients that come and go would have us connect all the time.
+        task = asyncio.create_task(self._execute(statement, values))
+        self._running.add(task)
+        task.add_done_callback(self._running.discard)
+        return await asyncio.shield(task)
+
+    async def _execute(self, statement: Executable, values: Values) -> CursorResult[Any]:
+        with answering():
+            async with asyncio.timeout(ANSWER_S), self.engine.connect() as connection:
+                return await connection.execute(statement, values)
 
 
 def engine_of(url: URL, *, connections: int, **options: Any) -> AsyncEngine:

@@ -11,7 +11,7 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gatepost.stores.api import StoreRefused
-from gatepost.stores.sql.database import ANSWER_S, Database, answering
+from gatepost.stores.sql.database import Database, answering
 from gatepost.stores.sql.tables import REVISION
 
 MIGRATIONS = "gatepost.stores.migrations.steps"
@@ -44,9 +44,7 @@ class Move(msgspec.Struct, frozen=True):
 
 async def revision(database: Database) -> str | None:
     """The database's revision; None when it is empty. Raises StoreUnavailable."""
-    with answering():
-        async with asyncio.timeout(ANSWER_S), database.engine.connect() as connection:
-            return await connection.run_sync(_revision)
+    return await database.look(_revision)
 
 
 async def check(database: Database) -> None:

@@ -1,0 +1,74 @@
+"""`resources/subscribe` and `resources/unsubscribe`, as the older revisions watch documents."""
+
+from collections.abc import Callable
+
+import msgspec
+from msgspec import UNSET
+
+from gatepost.mcp.documents import unknown_document
+from gatepost.mcp.jsonrpc import INVALID_PARAMS, RATE_LIMITED, Refused
+from gatepost.mcp.room import room_of
+from gatepost.mcp.server import Ask, Server
+from gatepost.mcp.subscriptions import MOST_NAMES
+from gatepost.stores.api import SessionRecord
+from gatepost.tools.registry import Unknown
+from gatepost.tools.template import MOST_CHARACTERS
+
+FULL = Refused(RATE_LIMITED, f"A session watches {MOST_NAMES} resources at most")
+
+
+async def subscribe(server: Server, ask: Ask) -> bytes:
+    """
+    Tell the session's client from now on when the document changes; an empty object.
+
+    Only of documents that this caller may read: else whoever guesses a URI would learn that it
+    exists, and when somebody works on it.
+    """
+    uri = _uri(ask)
+    try:
+        offer = server.registry.offer("document", uri, ask.caller)
+    except Unknown:
+        raise unknown_document(uri, ask.revision) from None
+    ask.caller.require(offer.scopes)
+
+    def change(record: SessionRecord) -> SessionRecord:
+        if uri in record.subscriptions:
+            return record
+        if len(record.subscriptions) >= MOST_NAMES:
+            raise FULL
+        return msgspec.structs.replace(record, subscriptions=(*record.subscriptions, uri))
+
+    return await _revise(server, ask, change)
+
+
+async def unsubscribe(server: Server, ask: Ask) -> bytes:
+    """Tell nothing more of the document, whether it was watched or not; an empty object."""
+    uri = _uri(ask)
+
+    def change(record: SessionRecord) -> SessionRecord:
+        kept = tuple(one for one in record.subscriptions if one != uri)
+        return msgspec.structs.replace(record, subscriptions=kept)
+
+    return await _revise(server, ask, change)
+
+
+async def _revise(
+    server: Server, ask: Ask, change: Callable[[SessionRecord], SessionRecord]
+) -> bytes:
+    tenant = ask.caller.tenant_id
+    if ask.session is not None:
+        room = await room_of(server.records.of(tenant), server.relay.of(tenant), ask.session)
+        if room is not None:
+            await room.revise(change)
+            # The session's stream may be at another process.
+            await room.tell("watch")
+    return b"{}"
+
+
+def _uri(ask: Ask) -> str:
+    uri = ask.params.uri
+    if uri is UNSET:
+        raise Refused(INVALID_PARAMS, "params.uri is required")
+    if len(uri) > MOST_CHARACTERS:
+        raise unknown_document(uri, ask.revision)
+    return uri

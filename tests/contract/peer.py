@@ -1,0 +1,90 @@
+"""
+A second process at the same stores, driven line by line: `python -m tests.contract.peer URL`.
+
+Each line it reads is a JSON array of a job's name and its arguments; each line it prints is the
+job's answer.
+"""
+
+import asyncio
+import json
+import sys
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import msgspec
+
+from gatepost.stores.api import Records
+from gatepost.stores.backends import open_records
+from tests.contract.samples import claim, task
+
+FOREVER = 1e9
+
+
+async def begin(records: Records, holder: str, keys: list[str]) -> list[str]:
+    """Claim every key, all at once; those that are this process's now."""
+    claims = records.of("acme").claims
+
+    async def one(key: str) -> str | None:
+        met = await claims.begin(claim(key=key.encode(), holder=holder), now=0.0)
+        return key if met is None else None
+
+    return [key for key in await asyncio.gather(*map(one, keys)) if key is not None]
+
+
+async def subscribe(records: Records, names: list[str]) -> int:
+    """Add every name to one session, all at once, each by its own reading; how many tries."""
+    sessions, tries = records.of("acme").sessions, 0
+
+    async def one(name: str) -> None:
+        nonlocal tries
+        while True:
+            tries += 1
+            read = await sessions.get(b"s")
+            more = msgspec.structs.replace(read, subscriptions=(*read.subscriptions, name))
+            if await sessions.replace(b"s", more, expires_at=FOREVER):
+                return
+
+    await asyncio.gather(*map(one, names))
+    return tries
+
+
+async def take_over(records: Records, holder: str, keys: list[str]) -> list[str]:
+    """Take over every claim of the holder `gone`; those that are this process's now."""
+    claims = records.of("acme").claims
+
+    async def one(key: str) -> str | None:
+        was = claim(key=key.encode(), holder="gone")
+        mine = await claims.take_over(claim(key=key.encode(), holder=holder), was=was)
+        return key if mine else None
+
+    return [key for key in await asyncio.gather(*map(one, keys)) if key is not None]
+
+
+async def write_always(records: Records) -> None:
+    """Keep task after task, and say of each that it is kept, until killed."""
+    tasks, claims = records.of("acme").tasks, records.of("acme").claims
+    number = 0
+    while True:
+        number += 1
+        await tasks.create(task(id=f"t{number}", call=b"x" * 500))
+        await claims.begin(claim(key=b"k%d" % number), now=0.0)
+        await claims.finish(b"k%d" % number, "h1", b"done %d" % number, FOREVER)
+        print(number, flush=True)  # noqa: T201  # this is how it talks
+
+
+JOBS: dict[str, Callable[..., Awaitable[Any]]] = {
+    job.__name__: job for job in (begin, subscribe, take_over, write_always)
+}
+
+
+async def main(url: str) -> None:
+    """Do what is asked until the input ends."""
+    records = await open_records(url)
+    while line := await asyncio.to_thread(sys.stdin.readline):
+        name, *arguments = json.loads(line)
+        print(json.dumps(await JOBS[name](records, *arguments)), flush=True)  # noqa: T201
+    await records.aclose()
+
+
+if __name__ == "__main__":
+    asyncio.run(main(sys.argv[1]))

@@ -1,0 +1,159 @@
+"""The schema: as the tables say, on both databases, and never half way."""
+
+import shutil
+from pathlib import Path
+
+import pytest
+from alembic.autogenerate import compare_metadata
+from alembic.migration import MigrationContext
+from alembic.script import ScriptDirectory
+from sqlalchemy import Connection, text
+
+from gatepost.stores.api import StoreRefused, StoreUnavailable
+from gatepost.stores.sql import schema
+from gatepost.stores.sql.database import Database
+from gatepost.stores.sql.records import database_of, migrate, opened
+from gatepost.stores.sql.tables import METADATA, REVISION
+from tests.contract.samples import task
+
+LATER = '''
+"""Something new."""
+
+import sqlalchemy as sa
+from alembic import op
+
+revision = "0002"
+down_revision = "{before}"
+
+
+def upgrade() -> None:
+    op.add_column("tasks", sa.Column("news", sa.Text))
+    op.execute("UPDATE tasks SET tool = 'changed'")
+    {last}
+'''
+
+
+@pytest.fixture(params=["sqlite", "postgresql"])
+def empty_url(request: pytest.FixtureRequest, tmp_path: Path) -> str:
+    """A database in which nothing is."""
+    if request.param == "sqlite":
+        return f"sqlite:///{tmp_path}/records.db"
+    url: str = request.getfixturevalue("postgres")
+    return url
+
+
+def scripts(folder: Path, last: str = "pass") -> Path:
+    """The migrations and one more, which ends with the statement *last*."""
+    copied = folder / "migrations"
+    shutil.copytree(schema.SCRIPTS, copied, ignore=shutil.ignore_patterns("__pycache__"))
+    (copied / "versions" / "later.py").write_text(LATER.format(before=REVISION, last=last))
+    return copied
+
+
+def differences(connection: Connection) -> list[object]:
+    options = {"compare_type": True, "compare_server_default": True}
+    return list(compare_metadata(MigrationContext.configure(connection, opts=options), METADATA))
+
+
+async def test_the_migrated_schema_is_the_one_in_the_source(empty_url: str) -> None:
+    """Tables, columns, types, keys and indexes: Alembic finds nothing to do."""
+    await migrate(empty_url)
+    database = database_of(empty_url)
+    async with database.engine.connect() as connection:
+        found = await connection.run_sync(differences)
+    await database.aclose()
+
+    assert found == []
+
+
+def test_the_source_names_the_newest_migration() -> None:
+    """A start that compares with an older one would serve a schema it does not know."""
+    assert ScriptDirectory(schema.SCRIPTS).get_heads() == [REVISION]
+
+
+def test_every_table_begins_its_key_with_the_tenant() -> None:
+    """And every record is found by it alone."""
+    keys = {table.name: [c.name for c in table.primary_key] for table in METADATA.sorted_tables}
+
+    assert keys
+    assert all(columns[0] == "tenant" and len(columns) > 1 for columns in keys.values()), keys
+
+
+async def test_migrating_says_what_it_did_and_is_done_once(empty_url: str) -> None:
+    """From nothing to the newest; then there is nothing to do."""
+    first = await migrate(empty_url)
+    second = await migrate(empty_url)
+
+    assert (first.before, first.after, len(first.steps)) == (None, REVISION, 1)
+    assert first.steps[0].startswith(f"{REVISION}: Tasks")
+    assert (second.before, second.after, second.steps) == (REVISION, REVISION, ())
+
+
+async def kept(empty_url: str) -> Database:
+    """A database at our revision with a task in it."""
+    await migrate(empty_url)
+    records = await opened(empty_url)
+    await records.of("acme").tasks.create(task())
+    return records.database
+
+
+async def value(database: Database, sql: str) -> object:
+    return (await database.rows(text(sql), {}))[0][0]
+
+
+async def test_a_later_migration_keeps_what_there_is(empty_url: str, tmp_path: Path) -> None:
+    """Forward only, over data."""
+    database = await kept(empty_url)
+    move = await schema.migrate(database, scripts(tmp_path))
+
+    assert (move.before, move.after) == (REVISION, "0002")
+    assert await value(database, "SELECT tool FROM tasks WHERE news IS NULL") == "changed"
+    await database.aclose()
+
+
+@pytest.mark.parametrize(
+    "last", ["op.execute('SELECT nonsense')", "raise RuntimeError('in the middle')"]
+)
+async def test_a_migration_that_fails_leaves_everything_as_it_was(
+    empty_url: str, tmp_path: Path, last: str
+) -> None:
+    """Neither its columns nor its changes nor its revision; and it may be tried again."""
+    database = await kept(empty_url)
+
+    with pytest.raises((StoreUnavailable, RuntimeError)):
+        await schema.migrate(database, scripts(tmp_path, last))
+
+    assert await schema.revision(database) == REVISION
+    assert await value(database, "SELECT tool FROM tasks") == "count"
+    shutil.rmtree(tmp_path / "migrations")
+    assert (await schema.migrate(database, scripts(tmp_path))).after == "0002"
+    await database.aclose()
+
+
+async def test_postgresql_is_not_touched_at_the_start(postgres: str) -> None:
+    """Several replicas start at any time; when to migrate, the operator says."""
+    with pytest.raises(StoreRefused, match=r"revision none.*gatepost migrate"):
+        await opened(postgres)
+
+    database = database_of(postgres)
+    assert await schema.revision(database) is None
+    await database.aclose()
+
+
+async def test_a_database_of_a_newer_version_is_refused(empty_url: str, tmp_path: Path) -> None:
+    """Nothing here knows what its columns mean; nothing is written to it either."""
+    database = await kept(empty_url)
+    await schema.migrate(database, scripts(tmp_path))
+    await database.aclose()
+
+    for opening in (opened, migrate):
+        with pytest.raises(StoreRefused, match=r"0002, which a newer Gatepost.*gatepost migrate"):
+            await opening(empty_url)
+
+
+async def test_a_sqlite_file_is_migrated_at_the_start(tmp_path: Path) -> None:
+    """One process, one file: there is nobody to ask."""
+    records = await opened(f"sqlite:///{tmp_path}/a/b/new.db")
+
+    assert await schema.revision(records.database) == REVISION
+    await records.aclose()

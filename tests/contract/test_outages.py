@@ -1,0 +1,234 @@
+"""Stores that go away and come back: what is said meanwhile, and what works afterwards."""
+
+import asyncio
+import re
+import signal
+import socket
+from collections.abc import Iterator
+
+import asyncpg
+import pytest
+from structlog.testing import capture_logs
+
+from gatepost.stores import channels
+from gatepost.stores.api import Records, Relay, StoreUnavailable
+from gatepost.stores.backends import open_records, open_relay
+from gatepost.stores.sql import database
+from gatepost.stores.sql.records import migrate
+from tests.contract.samples import claim
+from tests.contract.test_relay import Ear
+from tests.support.postgres import PASSWORD as POSTGRES_PASSWORD
+from tests.support.postgres import Postgres
+from tests.support.valkey import PASSWORD as VALKEY_PASSWORD
+from tests.support.valkey import Valkey
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """A server that this test may stop."""
+    server = Postgres()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[Valkey]:
+    """A server that this test may stop."""
+    server = Valkey()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+async def unavailable(records: Records) -> str:
+    """What is told about a database that does not answer."""
+    with pytest.raises(StoreUnavailable) as told:
+        await records.of("acme").claims.begin(claim(), now=0.0)
+    with pytest.raises(StoreUnavailable):
+        await records.ping()
+    return str(told.value)
+
+
+async def test_a_database_that_restarts_is_used_again(own_postgres: Postgres) -> None:
+    """Connections that lay in the pool are noticed before a statement is lost on them."""
+    with own_postgres.database() as url:
+        await migrate(url)
+        records = await open_records(url)
+        claims = records.of("acme").claims
+        await asyncio.gather(*(claims.begin(claim(key=b"%d" % n), now=0.0) for n in range(5)))
+        own_postgres.stop()
+        told = await unavailable(records)
+        own_postgres.start()
+
+        assert await claims.begin(claim(), now=0.0) is None
+        assert await claims.get(b"3") == claim(key=b"3")
+        await records.aclose()
+
+    assert POSTGRES_PASSWORD not in told
+
+
+async def test_a_statement_that_hangs_is_given_up(
+    migrated_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The deadline is ours, nothing is left waiting, and later all works."""
+    monkeypatch.setattr(database, "ANSWER_S", 0.3)
+    records = await open_records(migrated_postgres)
+    claims = records.of("acme").claims
+    other = await asyncpg.connect(migrated_postgres)
+    await other.execute("BEGIN; LOCK TABLE claims")
+
+    with pytest.raises(StoreUnavailable, match="does not answer in time"):
+        await claims.begin(claim(), now=0.0)
+
+    await other.close()
+    monkeypatch.setattr(database, "ANSWER_S", 20.0)
+    assert await claims.begin(claim(), now=0.0) is None
+    await records.aclose()
+
+
+async def test_a_server_that_says_nothing_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It accepts connections, and that is all."""
+    monkeypatch.setattr(database, "ANSWER_S", 0.2)
+    with socket.create_server(("127.0.0.1", 0)) as silent:
+        port = silent.getsockname()[1]
+        with pytest.raises(StoreUnavailable, match="does not answer in time"):
+            await open_records(f"postgresql://a:b@127.0.0.1:{port}/c")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        ("gatepost:", "stranger:"),
+        (POSTGRES_PASSWORD, f"{POSTGRES_PASSWORD}x"),
+        (r":\d+/", ":1/"),
+        ("/test", "/unknown"),
+    ],
+    ids=["user", "password", "port", "database"],
+)
+async def test_no_password_is_told(postgres: str, change: tuple[str, str]) -> None:
+    """Whatever keeps a connection from being made."""
+    wrong = re.sub(*change, postgres, count=1)
+    assert wrong != postgres
+
+    with pytest.raises(StoreUnavailable) as told:
+        await open_records(wrong)
+
+    assert POSTGRES_PASSWORD not in "".join(map(str, _chain(told.value)))
+    assert told.value.__cause__ is None
+
+
+def _chain(error: BaseException | None) -> Iterator[BaseException]:
+    while error is not None:
+        yield error
+        error = None if error.__suppress_context__ else error.__context__
+
+
+async def test_no_row_is_told(
+    migrated_postgres: str, postgres_server: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A statement that fails names no value of it: arguments may be secrets."""
+    records = await open_records(migrated_postgres)
+    name = migrated_postgres.rpartition("/")[2]
+    postgres_server.sql("ALTER TABLE claims RENAME TO elsewhere", name)
+
+    with pytest.raises(StoreUnavailable) as told:
+        await records.of("acme").claims.begin(claim(digest=b"secret"), now=0.0)
+    await records.aclose()
+
+    assert str(told.value) == "the database does not serve: UndefinedTableError (42P01)"
+
+
+async def test_a_cancelled_caller_leaves_nothing_behind(sql_url: str) -> None:
+    """Clients go away at any moment; the pool is whole again afterwards."""
+    records = await open_records(sql_url)
+    claims = records.of("acme").claims
+    for number in range(30):
+        running = asyncio.create_task(claims.begin(claim(key=b"%d" % number), now=0.0))
+        for _ in range(number % 6):
+            await asyncio.to_thread(int)
+        running.cancel()
+        await asyncio.wait([running])
+
+    answers = await asyncio.gather(
+        *(claims.begin(claim(key=b"after %d" % number), now=0.0) for number in range(30))
+    )
+    assert answers == [None] * 30
+    await records.aclose()
+
+
+async def heard_again(relay: Relay, ear: Ear) -> None:
+    """Publish until the follower hears: when it has its connection back, nobody says."""
+    async with asyncio.timeout(20):
+        while not ear.heard:
+            try:
+                await relay.of("acme").publish("t", b"back")
+            except StoreUnavailable:
+                await asyncio.to_thread(int)
+
+
+async def test_followers_hear_again_after_an_outage(own_valkey: Valkey) -> None:
+    """Without having to follow again; what was published meanwhile raises and is lost."""
+    relay = await open_relay(own_valkey.url())
+    acme, ear = relay.of("acme"), Ear()
+    await acme.follow("t", ear)
+    own_valkey.stop()
+
+    with pytest.raises(StoreUnavailable) as told:
+        await acme.publish("t", b"lost")
+    with pytest.raises(StoreUnavailable):
+        await relay.ping()
+    own_valkey.start()
+    await heard_again(relay, ear)
+    await relay.aclose()
+
+    assert VALKEY_PASSWORD not in str(told.value)
+    assert b"lost" not in ear.heard
+
+
+async def test_nobody_follows_what_cannot_be_heard(
+    own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A promise to hear everything from now on is not made during an outage."""
+    monkeypatch.setattr(channels, "ANSWER_S", 0.2)
+    relay = await open_relay(own_valkey.url())
+    acme, ear = relay.of("acme"), Ear()
+    await acme.follow("t", ear)
+    own_valkey.stop()
+    with pytest.raises(StoreUnavailable):
+        await acme.publish("t", b"x")
+
+    for topic in ("t", "new"):
+        with pytest.raises(StoreUnavailable):
+            await acme.follow(topic, ear)
+
+    own_valkey.start()
+    await heard_again(relay, ear)
+    assert set(ear.heard) == {b"back"}
+    await relay.aclose()
+
+
+async def test_a_connection_that_falls_silent_is_made_anew(
+    own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The network may swallow a connection without a word; a ping without an answer tells."""
+    monkeypatch.setattr(channels, "PING_S", 0.1)
+    monkeypatch.setattr(channels, "SILENCE_S", 0.5)
+    with capture_logs() as logs:
+        relay = await open_relay(own_valkey.url())
+        ear = Ear()
+        await relay.of("acme").follow("t", ear)
+        own_valkey.signal(signal.SIGSTOP)
+        async with asyncio.timeout(20):
+            while not logs:
+                await asyncio.to_thread(int)
+        own_valkey.signal(signal.SIGCONT)
+        await heard_again(relay, ear)
+        await relay.aclose()
+
+    assert logs[0]["event"] == "relay_lost"
+    assert logs[0]["error"] == "TimeoutError"

@@ -1,0 +1,98 @@
+"""The SQLite file: durable or refused, this user's alone, and told when it cannot be used."""
+
+import sqlite3
+import stat
+from pathlib import Path
+
+import pytest
+from sqlalchemy import text
+
+from gatepost.stores.api import StoreRefused, StoreUnavailable
+from gatepost.stores.sql import database, sqlite
+from gatepost.stores.sql.records import SqlRecords, opened
+from tests.contract.samples import claim, task
+
+
+async def pragma(records: SqlRecords, name: str) -> object:
+    return (await records.database.rows(text(f"PRAGMA {name}"), {}))[0][0]
+
+
+async def test_acknowledged_means_on_disk(tmp_path: Path) -> None:
+    """WAL with a sync at every commit, as the connections themselves tell."""
+    records = await opened(f"sqlite:///{tmp_path}/records.db")
+
+    assert await pragma(records, "journal_mode") == "wal"
+    assert await pragma(records, "synchronous") == 2
+    assert await pragma(records, "foreign_keys") == 1
+    assert await pragma(records, "busy_timeout") == database.STATEMENT_MS
+    await records.aclose()
+
+
+async def test_a_file_that_cannot_keep_the_promise_is_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """SQLite says nothing when it does not do as told; the start does."""
+    monkeypatch.setattr(sqlite, "PRAGMAS", {**sqlite.PRAGMAS, "synchronous": 7})
+
+    with pytest.raises(StoreRefused, match="PRAGMA synchronous"):
+        await opened(f"sqlite:///{tmp_path}/records.db")
+
+
+def modes(folder: Path) -> dict[str, int]:
+    return {path.name: stat.S_IMODE(path.stat().st_mode) for path in folder.iterdir()}
+
+
+async def test_the_files_are_this_users_alone(tmp_path: Path) -> None:
+    """They hold what tools were called with."""
+    records = await opened(f"sqlite:///{tmp_path}/records.db")
+    await records.of("acme").tasks.create(task())
+    found = modes(tmp_path)
+    await records.aclose()
+
+    assert found == dict.fromkeys(["records.db", "records.db-wal", "records.db-shm"], 0o600)
+
+
+async def test_a_path_may_hold_anything(tmp_path: Path) -> None:
+    """Spaces and signs are written with per cent signs, as in any URL."""
+    records = await opened(f"sqlite:///{tmp_path}/a%20b%25c%3F.db")
+    await records.aclose()
+
+    assert (tmp_path / "a b%c?.db").exists()
+
+
+async def test_a_place_that_is_none_is_a_sentence(tmp_path: Path) -> None:
+    """A start without a database is refused, saying why."""
+    (tmp_path / "file").write_text("")
+
+    for place in ("file/records.db", "."):
+        with pytest.raises(StoreRefused, match="cannot be opened"):
+            await opened(f"sqlite:///{tmp_path}/{place}")
+
+
+async def test_what_is_no_database_is_told(tmp_path: Path) -> None:
+    """By the name of the error, not by its traceback."""
+    (tmp_path / "records.db").write_text("not a database, whatever it is called" * 100)
+
+    with pytest.raises(StoreUnavailable, match="SQLITE_NOTADB"):
+        await opened(f"sqlite:///{tmp_path}/records.db")
+
+
+async def test_a_locked_file_is_an_outage_and_not_the_end(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Held for too long: writers hear of it, readers do not, and later all works."""
+    monkeypatch.setattr(sqlite, "PRAGMAS", {**sqlite.PRAGMAS, "busy_timeout": 50})
+    records = await opened(f"sqlite:///{tmp_path}/records.db")
+    claims = records.of("acme").claims
+    other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+
+    with pytest.raises(StoreUnavailable, match="SQLITE_BUSY"):
+        await claims.begin(claim(), now=0.0)
+    assert await claims.get(b"k1") is None
+    await records.ping()
+
+    other.execute("ROLLBACK")
+    other.close()
+    assert await claims.begin(claim(), now=0.0) is None
+    await records.aclose()

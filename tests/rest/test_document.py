@@ -1,0 +1,116 @@
+"""/openapi.json describes the routes as they are: strangers' requests, generated from it, agree."""
+
+import json
+import urllib.request
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from jsonschema_rs import Draft202012Validator
+from schemathesis.checks import load_all_checks
+from schemathesis.config import SchemathesisConfig
+from schemathesis.engine import Status, from_schema
+from schemathesis.engine.events import NonFatalError, ScenarioFinished
+from schemathesis.openapi import from_dict
+
+from gatepost.app import version
+from gatepost.rest.descriptor import MOST_TOOLS
+from tests.rest import calm
+from tests.rest.octopus import Octopus
+from tests.support.idp import Idp
+from tests.tenancy.house import House, house, issuer
+
+NAMED = [*calm.pack.tools, "nothing"]
+
+# The document cannot know what arguments a tool takes, so a good object may still be refused.
+LEFT_OUT = ["positive_data_acceptance"]
+
+
+@pytest.fixture(scope="module")
+def site(idp: Idp) -> Iterator[House]:
+    """A server whose tools never fail: the generator finds their names in the list by itself."""
+    tools, anybody = {"load": [calm.__file__]}, {"create_on_first_use": True}
+    with house(idp, [issuer(idp)], tools=tools, tenancy=anybody) as site:
+        yield site
+
+
+def fetched(site: House) -> dict[str, Any]:
+    with urllib.request.urlopen(f"{site.door.origin}/openapi.json", timeout=10) as answer:  # noqa: S310
+        document: dict[str, Any] = json.load(answer)
+    return document
+
+
+def believed(document: dict[str, Any]) -> dict[str, Any]:
+    """The same with the tenant's own name in the header that is checked, so that more goes on."""
+    for methods in document["paths"].values():
+        for operation in methods.values():
+            for parameter in operation.get("parameters", ()):
+                if parameter["name"] == "X-Octopus-Tenant-Id":
+                    parameter["schema"] = {"type": "string", "enum": ["acme"]}
+    return document
+
+
+def tried(site: House, document: dict[str, Any], *, without: list[str]) -> tuple[int, set[str]]:
+    """How many generated requests were sent, and what was wrong with the answers."""
+    config = SchemathesisConfig()
+    config.projects.default.generation.update(max_examples=40, deterministic=True)
+    config.projects.default.update(
+        headers={"Authorization": f"Bearer {site.token()}"}, request_timeout=10
+    )
+    schema = from_dict(document, config=config)
+    schema.config.update(base_url=site.door.origin)
+    load_all_checks()
+    schema.config.checks.update(excluded_check_names=without)
+    sent, wrong = 0, set()
+    for event in from_schema(schema).execute():
+        if isinstance(event, NonFatalError):
+            wrong.add(str(event.value))
+        if isinstance(event, ScenarioFinished):
+            sent += len(event.recorder.interactions)
+            for found in event.recorder.checks.values():
+                for one in found:
+                    if one.status is Status.FAILURE:
+                        wrong.add(f"{event.label}: {one.name}: {one.failure_info.failure}")
+    return sent, wrong
+
+
+def test_generated_requests_find_what_the_document_says(site: House) -> None:
+    """Status, type, body and headers of every answer are described; bad requests get 4xx."""
+    document = believed(fetched(site))
+    # Some probes ask with other methods, so health answers them all.
+    del document["paths"]["/health"]
+    sent, wrong = tried(site, document, without=LEFT_OUT)
+
+    assert wrong == set()
+    assert sent > 100
+
+
+def test_generated_calls_of_real_tools_find_what_the_document_says(site: House) -> None:
+    """Whatever arguments and headers there are, nothing breaks and nothing is undescribed."""
+    document = believed(fetched(site))
+    call = document["paths"]["/tool/{name}/call"]
+    call["post"]["parameters"][0]["schema"] = {"type": "string", "enum": NAMED}
+    document["paths"] = {"/tool/{name}/call": call, "/health": document["paths"]["/health"]}
+    sent, wrong = tried(site, document, without=[*LEFT_OUT, "unsupported_method"])
+
+    assert wrong == set()
+    assert sent > 100
+
+
+@pytest.mark.requirement("O1", "O3")
+def test_what_is_served_fits_the_schemas_of_the_document(site: House) -> None:
+    """Tools, errors and health, as a generated client would read them."""
+    document = fetched(site)
+    octopus, schemas = Octopus(site), document["components"]["schemas"]
+    for tool in octopus.tools().json:
+        Draft202012Validator(schemas["Tool"]).validate(tool)
+    Draft202012Validator(schemas["Health"]).validate(octopus.health().json)
+    Draft202012Validator(schemas["Error"]).validate(octopus.call("nothing").json)
+    listing = document["paths"]["/tools"]["get"]["responses"]["200"]
+    assert listing["content"]["application/json"]["schema"]["maxItems"] == MOST_TOOLS
+
+
+def test_the_document_has_the_version_that_runs(site: House) -> None:
+    """One version for the package, health and the document."""
+    assert fetched(site)["info"]["version"] == version()
+    assert fetched(site)["openapi"].startswith("3.1")

@@ -1,0 +1,138 @@
+"""Open streams of a real server: what a stop and a new configuration mean for them."""
+
+import contextlib
+import http.client
+import json
+import signal
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.keyring import create
+from tests.support.door import Door, modern
+from tests.support.idp import Idp
+from tests.tenancy.house import issuer
+from tests.tenancy.post import Post, post
+
+WANTED = {"notifications": {"toolsListChanged": True}}
+
+
+class Stream:
+    """One listen stream, read event by event."""
+
+    def __init__(self, answer: http.client.HTTPResponse) -> None:
+        self._answer = answer
+        assert answer.status == 200
+        self.worker = (answer.getheader("x-request-id") or "").partition("-")[0]
+        """The first half of a request's id belongs to the process."""
+        assert self.next()["method"] == "notifications/subscriptions/acknowledged"
+
+    def next(self) -> Any:
+        """The next message; None at the end. Bounded by the connection's timeout."""
+        while line := self._answer.readline():
+            if line.startswith(b"data: "):
+                return json.loads(line[6:])
+        return None
+
+
+@contextlib.contextmanager
+def listening(door: Door, token: str) -> Iterator[Stream]:
+    """A stream of the token's caller."""
+    fields, body = modern("subscriptions/listen", WANTED)
+    headers = dict(fields) | {
+        "Authorization": f"Bearer {token}",
+        "Content-Type": "application/json",
+    }
+    connection = http.client.HTTPConnection("127.0.0.1", door.port, timeout=20)
+    with contextlib.closing(connection):
+        connection.request("POST", door.path, body, headers)
+        yield Stream(connection.getresponse())
+
+
+def issuers(idp: Idp) -> list[Any]:
+    tables = {"acme": "acme", "globex": "globex"}
+    return [issuer(idp, tenants=tables), issuer(idp, "second", tenants={"b": "b"})]
+
+
+@pytest.fixture
+def site(idp: Idp, tmp_path: Path) -> Iterator[Post]:
+    """One process."""
+    with post(idp, tmp_path, issuers(idp)) as site:
+        yield site
+
+
+@pytest.fixture
+def crew(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[Post]:
+    """Two workers."""
+    create(tmp_path / "keyring.json")
+    storage = {"database": "sqlite:///gatepost.db", "shared": valkey}
+    ring = {"ring": "file:keyring.json"}
+    with post(idp, tmp_path, issuers(idp), "--workers", "2", keys=ring, storage=storage) as crew:
+        yield crew
+
+
+@contextlib.contextmanager
+def on_both(crew: Post, token: str) -> Iterator[list[Stream]]:
+    """A stream at each of the two workers."""
+    with contextlib.ExitStack() as stack:
+        found: dict[str, Stream] = {}
+        for _ in range(40):
+            stream = stack.enter_context(listening(crew.door, token))
+            found.setdefault(stream.worker, stream)
+            if len(found) == 2:
+                break
+        assert len(found) == 2
+        yield [*found.values()]
+
+
+@pytest.mark.requirement("SU-07", "N23")
+def test_a_stop_ends_streams_with_their_result(crew: Post) -> None:
+    """In every worker, before the drain is over: who only listens does not hold up a stop."""
+    with on_both(crew, crew.token()) as streams:
+        crew.process.process.send_signal(signal.SIGTERM)
+        for stream in streams:
+            assert stream.next()["result"]["resultType"] == "complete"
+            assert stream.next() is None
+
+    assert crew.process.process.wait(15) == 0
+
+
+@pytest.mark.requirement("TL-16", "SU-10", "N23")
+def test_a_reload_that_brings_a_tool_is_told_in_every_worker(crew: Post) -> None:
+    """And to every tenant, while a reload that changes no list is told to nobody."""
+    load = ["./pid.py", crew.add_tool("another")]
+    with (
+        on_both(crew, crew.token()) as streams,
+        listening(crew.door, crew.token(org_id="globex")) as other,
+    ):
+        crew.reload(times=2, log={"level": "info"})
+        crew.reload(times=2, tools={"packs": ["demo"], "load": load})
+        for stream in (*streams, other):
+            assert stream.next()["method"] == "notifications/tools/list_changed"
+        crew.process.process.send_signal(signal.SIGTERM)
+        for stream in (*streams, other):
+            assert "result" in stream.next()
+
+
+@pytest.mark.requirement("SU-10", "N18")
+@pytest.mark.parametrize("what", ["tenant", "issuer", "baseline"])
+def test_a_reload_ends_the_streams_of_who_loses_what_the_token_gave(
+    site: Post, idp: Idp, what: str
+) -> None:
+    """Suspended, no longer trusted, or without a scope that is needed now; the others go on."""
+    lost = site.token("second", org_id="b", scope="")
+    kept = site.token(scope="files:write")
+    changes: dict[str, Any] = {
+        "tenant": {"tenancy": {"create_on_first_use": False, "suspended": ["b"]}},
+        "issuer": {"issuers": issuers(idp)[:1]},
+        "baseline": {"scopes": {"baseline": ["files:write"]}},
+    }[what]
+    with listening(site.door, lost) as theirs, listening(site.door, kept) as ours:
+        site.reload(**changes)
+        assert theirs.next()["result"]["resultType"] == "complete"
+        assert theirs.next() is None
+        site.reload(tools={"packs": ["demo"], "load": ["./pid.py", site.add_tool("another")]})
+
+        assert ours.next()["method"] == "notifications/tools/list_changed"
