@@ -5,6 +5,7 @@ import re
 import secrets
 from collections import deque
 from collections.abc import Coroutine
+from functools import cached_property
 
 from starlette.types import Send
 
@@ -79,6 +80,7 @@ class Resumable(Stream):
     """
 
     watches = False
+    _let_go = False
 
     def __init__(
         self, send: Send, *, caller: TenantContext, ear: Ear, streams: Streams, identity: bytes
@@ -87,10 +89,19 @@ class Resumable(Stream):
         self.caller = caller
         self._ear = ear
         self._streams = streams
-        self._journal = Journal(ear.room, identity)
-        self._primes = ear.room.session.version == NEWEST_HANDSHAKE
-        self._let_go = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._identity = identity
+
+    @cached_property
+    def _journal(self) -> Journal:
+        return Journal(self._ear.room, self._identity)
+
+    @cached_property
+    def _tasks(self) -> set[asyncio.Task[None]]:
+        return set()
+
+    @property
+    def _primes(self) -> bool:
+        return self._ear.room.session.version == NEWEST_HANDSHAKE
 
     async def notify(self, method: str, params: object) -> None:
         """Send a notification; none when it would open one stream too many."""
