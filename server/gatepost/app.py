@@ -155,6 +155,7 @@ def mcp(
         feed=services.feed,
         streams=services.streams,
         keeper=services.keeper,
+        register=services.register,
     )
     return Endpoint(
         server,

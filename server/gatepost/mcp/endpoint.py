@@ -128,7 +128,8 @@ class Endpoint:
             return
         if answer is None:
             return
-        if isinstance(answer, Line):
+        # Asked this way round because nearly all are, and to ask of a Line costs five times that.
+        if not isinstance(answer, Answer):
             # Everything that the request brought is let go of: it could weigh megabytes, and the
             # stream may stay for days.
             scope.pop(WHOLE_BODY, None)
@@ -200,7 +201,7 @@ class Endpoint:
         if room is None:
             return self._legacy.refused(None, LEGACY_REFUSALS[ruling])
         if ruling is Ruling.END:
-            return await self._handshake.end(room)
+            return await self._handshake.end(exchange, room)
         return await self._handshake.listen(exchange, room)
 
     async def _request(
