@@ -12,7 +12,7 @@ from msgspec import Raw
 
 from gatepost.mcp import questions
 from gatepost.mcp.errand import Errand
-from gatepost.mcp.job import GONE, OVER, Job, failed, fresh_runner
+from gatepost.mcp.job import GONE, OVER, REVOKED, Job, failed, fresh_runner
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
 from gatepost.mcp.ledger import Ledger
 from gatepost.mcp.project import rate_limited
@@ -36,7 +36,6 @@ TASK_ID_CHARACTERS = 64
 
 UNKNOWN_EFFECT = "The server that ran it stopped; whether it took effect is unknown."
 STOPPED_OFTEN = f"The servers that ran it stopped {ATTEMPTS} times."
-SUSPENDED = "The tenant is suspended."
 
 # A caller's display claims are a read-only view of a mapping.
 _encode = msgspec.json.Encoder(enc_hook=dict).encode
@@ -72,7 +71,8 @@ class Keeper:
 
     def __init__(self, ledger: Ledger, runner: Callable[[], Runner]) -> None:
         self.ledger = ledger
-        self.suspended: frozenset[str] = frozenset()
+        self.is_out: Callable[[TenantContext], bool] = lambda caller: False
+        """Whether a caller could not sign in now; nothing is run for it, whatever it began."""
         self._runner = runner
         self._jobs: dict[Job, asyncio.Task[None]] = {}
         self._sweeping: asyncio.Task[None] | None = None
@@ -160,7 +160,7 @@ class Keeper:
             now = self.ledger.clock()
             if record.leased_until >= now:
                 return record
-            stored, end = self._fate(tenant, record)
+            stored, end = self._fate(record)
             if end is not None or stored is None:
                 return _replace(record, requests=None, **(end or {}))
             run = stored, fresh_runner()
@@ -189,18 +189,16 @@ class Keeper:
         work = asyncio.create_task(perform(self._runner(), call))
         self._begin(Job(self.ledger, tenant, record, work, questions.Keys()), errand)
 
-    def _fate(
-        self, tenant: str, record: TaskRecord
-    ) -> tuple[StoredCall | None, dict[str, Any] | None]:
+    def _fate(self, record: TaskRecord) -> tuple[StoredCall | None, dict[str, Any] | None]:
         """What is needed to run it again, or how it ended."""
         if record.cancelled:
             return None, {"status": "cancelled", "status_message": "Cancelled by its client."}
         if record.expires_at <= self.ledger.clock():
             return None, failed(INTERNAL_ERROR, OVER)
-        if tenant in self.suspended:
-            return None, failed(INTERNAL_ERROR, SUSPENDED)
         try:
             stored = _decode_call(record.call)
+            if self.is_out(stored.caller):
+                return None, failed(INTERNAL_ERROR, REVOKED)
             tool = self._runner().registry.find(stored.caller, record.tool)
         except msgspec.DecodeError:
             # Kept by a release that wrote more or less about a call.
