@@ -33,6 +33,8 @@ from gatepost_authz.middleware import BearerMiddleware, Place
 
 Paths = tuple[str, ...]
 
+ENDPOINT_METHODS = ("GET", "POST", "DELETE")
+
 
 def build_app(
     config: Config,
@@ -46,16 +48,13 @@ def build_app(
     *development_issuer* are the routes that only `gatepost dev` adds.
     """
     resource = Resource(config.resource)
-    challenge = Challenge(
-        baseline=config.scopes.baseline,
-        error_without_credentials=config.challenge.error_without_credentials,
-    )
+    challenge = challenge_of(config)
     bearer = Bearer(config, services, resource, challenge)
     endpoint = bearer(cast("ASGIApp", mcp(config, services, resource, challenge)))
     path = resource.path or "/"
     table = Table(
         [
-            Route(path, endpoint, methods=["POST"]),
+            Route(path, endpoint, methods=ENDPOINT_METHODS),
             *tool_routes(config, services, resource, challenge, bearer),
             *public_routes(config, services, resource, unknown=bearer(not_found)),
             *development_issuer,
@@ -95,6 +94,14 @@ def checks(
     ]
 
 
+def challenge_of(config: Config) -> Challenge:
+    """How refusals demand credentials."""
+    return Challenge(
+        baseline=config.scopes.baseline,
+        error_without_credentials=config.challenge.error_without_credentials,
+    )
+
+
 class Application:
     """The app in force; a reload puts another in its place, also for open connections."""
 
@@ -128,8 +135,15 @@ class Bearer:
         )
 
 
-def mcp(config: Config, services: Services, resource: Resource, challenge: Challenge) -> Endpoint:
-    """The endpoint at the resource."""
+def mcp(
+    config: Config,
+    services: Services,
+    resource: Resource,
+    challenge: Challenge,
+    *,
+    mirrors: bool = True,
+) -> Endpoint:
+    """The endpoint at the resource; *mirrors* as in `Endpoint`."""
     server = Server(
         runner=services.runner,
         registry=services.registry,
@@ -141,6 +155,7 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
         feed=services.feed,
         streams=services.streams,
         keeper=services.keeper,
+        register=services.register,
     )
     return Endpoint(
         server,
@@ -154,6 +169,7 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
             config.limits.questions_per_caller,
             config.limits.question_timeout_s,
         ),
+        mirrors=mirrors,
     )
 
 
@@ -230,7 +246,9 @@ class Table:
         """What `Allow` says of a path; of an unknown one as of most that there are."""
         for route in self.routes:
             if route.methods and route.path_regex.fullmatch(path):
-                return ", ".join(sorted(route.methods)).encode()
+                # Starlette adds HEAD to every GET, and a stream has none.
+                own = ENDPOINT_METHODS if route is self.routes[0] else sorted(route.methods)
+                return ", ".join(own).encode()
         return b"POST"
 
     def first_matches(self, path: str) -> bool:

@@ -3,6 +3,7 @@
 import asyncio
 
 import pytest
+from structlog.testing import capture_logs
 
 from gatepost import CallContext, Pack
 from gatepost.intake import WATCH_AFTER_S
@@ -126,7 +127,7 @@ async def test_cx_04_what_is_over_leaves_nobody_listening(house: House) -> None:
     await house.cancel(house.two, 7)
     await live.over()
 
-    await asyncio.sleep(0)
+    await house.hears_no_more()
     assert followers == {}
     assert house.one.endpoint._handshake._running == {}
 
@@ -173,3 +174,25 @@ async def test_a_request_goes_on_where_the_relay_is_gone(
     assert await house.cancel(house.one, 7) == 202
     await live.over()
     assert Signal.ended.is_set()
+
+
+@pytest.mark.requirement("CX-03")
+@pytest.mark.parametrize(
+    ("reason", "logged"),
+    [
+        ("User left", "User left"),
+        ("x" * 999, "x" * 200),
+        ("red\x1b[31m\nforged line", "red?[31m?forged line"),
+        (5, ""),
+    ],
+)
+async def test_cx_03_the_reason_is_logged_as_what_it_is(
+    house: House, reason: object, logged: str
+) -> None:
+    """A stranger's words: bounded, and nothing that a terminal or a log reader would obey."""
+    params = {"requestId": 1, "reason": reason}
+
+    with capture_logs() as logs:
+        await house.tell(house.one, "notifications/cancelled", params)
+
+    assert [one["reason"] for one in logs if one["event"] == "request_cancelled"] == [logged]

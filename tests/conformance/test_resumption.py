@@ -8,6 +8,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp import interaction, resumption
+from gatepost.stores.api import StoreUnavailable
 from tests.support.events import House, Live
 from tests.support.mcp import a_caller
 
@@ -255,3 +256,77 @@ async def test_s_12_nothing_follows_the_end(house: House) -> None:
     last, _ = await live.event()
 
     assert (await house.resume(house.two, last).opened()).status == 400
+
+
+@pytest.mark.requirement("S-12", "S-05")
+async def test_s_12_a_quiet_call_stays_resumable_for_as_long_as_it_runs(house: House) -> None:
+    """Every beat keeps the journal and the connection; the client sees comments at most."""
+    live = house.call(house.one, "walk", steps=["a"])
+    seen, _ = await live.event()
+    shelf = vars(house.one.relay.of("acme"))["_logs"]
+    (journal,) = shelf.values()
+    before, taken = journal.until, live.taken
+    for _ in range(house.one.streams.steps):
+        house.one.streams.look()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    assert live.taken > taken
+    assert journal.until > before
+    live.hang_up()
+    Step.let("a")
+
+    rest = await house.resume(house.two, seen).rest()
+
+    assert [one.get("method") for one in rest] == ["notifications/progress", None]
+    await live.over()
+
+
+@pytest.mark.requirement("S-12")
+async def test_s_12_a_journal_whose_process_died_ends_the_wait(house: House) -> None:
+    """The stream ends, and the next attempt is told that there is nothing."""
+    live = house.call(house.one, "walk", steps=["a"])
+    seen, _ = await live.event()
+    again = await house.resume(house.two, seen).opened()
+    assert await live.block() is None
+    relay = house.one.relay.of("acme")
+    for log in tuple(vars(relay)["_logs"]):
+        await relay.forget(log)
+    for _ in range(house.two.streams.steps):
+        house.two.streams.look()
+
+    assert await again.rest() == []
+    assert (await house.resume(house.two, seen).opened()).status == 400
+    Step.let("a")
+    await live.over()
+
+
+@pytest.mark.requirement("S-05", "S-08")
+async def test_s_05_a_slow_reader_slows_its_tool_down(house: House) -> None:
+    """Nothing gathers behind a client that does not read: the tool waits, and then goes on."""
+    live = house.call(house.one, "chatter", slow=True, reports=100, size=1)
+    await live.opened()
+    done, _ = await asyncio.wait({live.task}, timeout=0.1)
+    (journal,) = vars(house.one.relay.of("acme"))["_logs"].values()
+
+    assert not done
+    assert (live.taken, journal.last) == (0, 1)
+    live.read()
+    assert len(await live.rest()) == 101
+    await live.over()
+
+
+@pytest.mark.requirement("S-12")
+async def test_s_12_a_failing_relay_costs_the_ids_and_nothing_else(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The answer comes as it would; nobody is promised to find it again."""
+
+    async def fails(*_: object, **__: object) -> None:
+        raise StoreUnavailable
+
+    monkeypatch.setattr(house.one.relay.of("acme"), "append", fails)
+    live = house.call(house.one, "walk", steps=[])
+
+    assert (await live.event())[0] == ""
+    last, answer = await live.event()
+    assert (last, text(answer)) == ("", "arrived")

@@ -47,6 +47,23 @@ async def client() -> AsyncIterator[Tasker]:
     await client.keeper.aclose()
 
 
+@pytest.mark.requirement("K-06")
+async def test_k_06_a_task_says_since_when_it_is_as_it_is(client: Tasker) -> None:
+    """Created once, updated with every change that shows; durations are whole milliseconds."""
+    task = await client.start("wait")
+    client.clock.now += 7.25
+    before = await client.get(task["taskId"])
+    Signal.go.set()
+    ended = await client.until(task["taskId"])
+
+    assert before == task | {"resultType": "complete"}
+    assert (ended["status"], ended["createdAt"]) == ("completed", task["createdAt"])
+    assert task["createdAt"] == task["lastUpdatedAt"] == "2027-01-15T08:00:00.000Z"
+    assert ended["lastUpdatedAt"] == "2027-01-15T08:00:07.250Z"
+    assert (ended["ttlMs"], ended["pollIntervalMs"]) == (160_000, 1000)
+    assert not {"ttl", "pollInterval", "task"} & ended.keys()
+
+
 @pytest.mark.requirement("K-19")
 async def test_k_19_what_runs_when_its_time_is_over_is_stopped(client: Tasker) -> None:
     """It fails, and its id means nothing any more."""

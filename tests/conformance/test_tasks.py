@@ -27,7 +27,7 @@ async def wait_for_word(ctx: CallContext) -> str:
 
 
 @pack.tool(task_support="optional")
-async def end_as_told(ctx: CallContext, how: str) -> str:
+async def end_as_told(ctx: CallContext, how: str) -> Any:
     """End in one of the ways there are."""
     if how == "failure":
         raise ToolFailure("not_found", "There is none.")
@@ -39,6 +39,10 @@ async def end_as_told(ctx: CallContext, how: str) -> str:
         raise ToolFailure("rate_limit", "Too often.", retry_after=3)
     if how == "roots":
         await ctx.roots()
+    if how == "exit":
+        raise SystemExit(1)
+    if how == "no-json":
+        return Outcome(({"type": "text", "text": object()},))
     if how == "crash":
         raise RuntimeError("the password is hunter2")
     return "done"
@@ -131,6 +135,16 @@ async def test_k_02_only_who_declares_it_with_this_request_gets_a_task(
 
     assert result["resultType"] == "complete"
     assert "taskId" not in result
+
+
+@pytest.mark.requirement("K-20", "K-04")
+async def test_k_20_the_capability_of_the_experiment_is_not_the_extension(client: Tasker) -> None:
+    """Whoever has only that one has no tasks here, and no access to any."""
+    task = await client.start("wait_for_word")
+    client.meta = {META + "clientCapabilities": UNDECLARED[-1]}
+
+    assert (await client.about("get", task["taskId"])).error == (400, -32021)
+    assert (await client.call_with("failing_job")).error == (400, -32021)
 
 
 @pytest.mark.requirement("K-02")
@@ -267,6 +281,8 @@ ENDS = [
     # How the tool ends, the task's state, and the code of its error.
     ("failure", "completed", None),
     ("crash", "completed", None),
+    ("exit", "completed", None),
+    ("no-json", "failed", -32603),
     ("protocol", "failed", -32602),
     ("scope", "failed", -31002),
     ("limit", "failed", -32000),

@@ -1,4 +1,4 @@
-"""What stands around a call: whose it claims to be, what it is part of, and that it comes again."""
+"""What stands around a call: whose it claims to be, and what it is part of."""
 
 import json
 
@@ -66,3 +66,14 @@ def test_o13_the_correlation_id_reaches_log_and_tool(octopus: Octopus) -> None:
         ),
         within=5,
     )
+
+
+@pytest.mark.requirement("O12")
+def test_o12_reading_in_an_episode_reads_every_time(octopus: Octopus) -> None:
+    """An episode asks again because it wants to know what it is now."""
+    seen = [
+        octopus.call("whoami", {}, (CORRELATION, "episode-3"))
+        for octopus in (octopus, Octopus(octopus.house, octopus.house.token(scope="other")))
+    ]
+
+    assert [answer.json["scopes"] for answer in seen] == [["files:write"], ["other"]]

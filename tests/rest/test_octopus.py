@@ -239,7 +239,11 @@ def test_o6_every_answer_is_json(
 @pytest.mark.parametrize("path", ["/tools", "/tool/echo/call"])
 async def test_o7_production_refuses_plain_http(path: str) -> None:
     """Also behind a proxy whose word nobody configured; development allows loopback."""
-    tree = {"resource": "https://mcp.example.com/mcp", "mode": "production"}
+    tree = {
+        "resource": "https://mcp.example.com/mcp",
+        "mode": "production",
+        "storage": {"database": "memory:"},
+    }
     config = msgspec.convert(tree, Config)
     async with opened(config, load(config.tools), KeyRing.ephemeral()) as services:
         app = build_app(config, services)

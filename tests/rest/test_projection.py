@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from gatepost.rest.projection import TABLE, failed, store_unavailable, succeeded
+from gatepost.rest.projection import TABLE, failed, succeeded
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import CallContext, Failure, FailureKind, Outcome
 from gatepost.tools.pack import Pack
@@ -46,11 +46,24 @@ def test_a_message_that_says_when_is_left_as_it_is() -> None:
 
 def test_our_own_outage_is_503_and_says_nothing_of_what_is_out() -> None:
     """A caller needs to know when to come back, not where the database is."""
-    refusal = store_unavailable(StoreUnavailable("postgresql://user@db.internal"))
+    tools = Client().registry.tools.values()
 
-    assert (refusal.status, refusal.code) == (503, "unavailable")
-    assert "db.internal" not in refusal.message
-    assert dict(refusal.headers)[b"retry-after"] == b"5"
+    async def answers() -> list[Any]:
+        client = Client(tools)
+        client.runner._perform = out
+        client.registry.visible = out  # type: ignore[assignment]
+        rest = Inner(client.runner, client.registry)
+        called = await rest.call(a_caller(), "echo", {"text": "a"})
+        return [called, await rest.tools(a_caller())]
+
+    def out(*_: object) -> Any:
+        raise StoreUnavailable("postgresql://user@db.internal")
+
+    for answer in asyncio.run(answers()):
+        assert (answer.status, answer.json["error"]) == (503, "unavailable")
+        assert answer.json["retry_after"] == 5
+        assert answer.headers["retry-after"] == "5"
+        assert b"db.internal" not in answer.body
 
 
 BLOCKS = st.one_of(

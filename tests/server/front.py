@@ -27,9 +27,12 @@ class Inner:
 
     def __init__(self) -> None:
         self.scopes: list[Scope] = []
+        self.raises: Exception | None = None
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         self.scopes.append(scope)
+        if self.raises is not None:
+            raise self.raises
         if scope["path"] == "/breaks":
             raise KeyError("Bearer eyJhbGciOiJub25lIn0.eyJzdWIiOiJhIn0.c2ln")
         await respond(send, 200, b"{}")

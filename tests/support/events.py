@@ -141,14 +141,16 @@ class House:
         """Call as somebody else from now on."""
         self.one.caller = self.two.caller = caller
 
-    def call(self, client: Client, tool: str, *, identity: Any = 7, **arguments: Any) -> Live:
+    def call(
+        self, client: Client, tool: str, *, identity: Any = 7, slow: bool = False, **arguments: Any
+    ) -> Live:
         """Begin a `tools/call` at one of the two; it asks for progress."""
         params = {"name": tool, "arguments": arguments, "_meta": {"progressToken": "p"}}
-        return self.post(client, message("tools/call", params, identity=identity))
+        return self.post(client, message("tools/call", params, identity=identity), slow=slow)
 
-    def post(self, client: Client, body: bytes, *headers: Header) -> Live:
+    def post(self, client: Client, body: bytes, *headers: Header, slow: bool = False) -> Live:
         """Begin any POST of the session."""
-        return Live(client, "POST", body, [JSON, *self._named(), *headers], slow=False)
+        return Live(client, "POST", body, [JSON, *self._named(), *headers], slow=slow)
 
     def get(self, client: Client, *headers: Header, slow: bool = False) -> Live:
         """Begin a GET of the session."""
@@ -180,6 +182,11 @@ class House:
     async def ping(self, client: Client) -> int:
         """Use the session; the status."""
         return (await client.send(message("ping"), [JSON, *self._named()])).status
+
+    async def hears_no_more(self) -> None:
+        """Both processes forget which sessions they know."""
+        for client in (self.one, self.two):
+            await client.server.register.aclose()
 
     def _named(self) -> list[Header]:
         return [("mcp-session-id", self.session)]

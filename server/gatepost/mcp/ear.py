@@ -1,6 +1,7 @@
 """What one running request of a session hears from other processes."""
 
 import asyncio
+import contextlib
 from collections.abc import Coroutine
 
 from gatepost.mcp.room import Hear, Room, Signal
@@ -50,22 +51,18 @@ class Ear:
             self._soon(self._close())
 
     async def _open(self) -> None:
-        try:
+        with contextlib.suppress(StoreUnavailable):
             async with self._turn:
                 if self._following is None and not self._closed:
                     self._following = await self.room.follow(self._hear)
-        except StoreUnavailable:
-            return
 
     async def _catch_up(self) -> None:
         await self._open()
-        try:
+        with contextlib.suppress(StoreUnavailable):
             # What was told before we listened left a note, or an ended session, behind.
             cancelled = await self.room.collect("cancel", self.identity.decode()) is not None
             if cancelled or (await self.room.look()).ended:
                 self._pull()
-        except StoreUnavailable:
-            return
 
     async def _close(self) -> None:
         async with self._turn:
@@ -74,11 +71,22 @@ class Ear:
             await following.aclose()
 
     def _hear(self, signal: Signal) -> None:
-        named = signal.about == self.identity.decode()
-        if signal.kind == "end" or (signal.kind == "cancel" and named):
+        if signal.kind == "end":
             self._pull()
+        elif signal.kind == "cancel" and signal.about == self.identity.decode():
+            self._cancel()
         for hear in tuple(self._ears):
             hear(signal)
+
+    def _cancel(self) -> None:
+        if self._stop is not None:
+            self._stop.pull()
+            # Without its note: a client that uses an id again means another request.
+            self._soon(self._forget())
+
+    async def _forget(self) -> None:
+        with contextlib.suppress(StoreUnavailable):
+            await self.room.collect("cancel", self.identity.decode())
 
     def _pull(self) -> None:
         if self._stop is not None:

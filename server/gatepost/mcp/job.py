@@ -19,7 +19,7 @@ from gatepost.mcp.reply import UNANSWERED, as_refusal, without_answer
 from gatepost.stores.api import StoreUnavailable, TaskRecord
 from gatepost.tools.api import Outcome
 from gatepost.tools.attend import DeadlinePassed, Within
-from gatepost.tools.client import InputRequest
+from gatepost.tools.client import InputRequest, Unaccepted
 from gatepost.tools.registry import Unknown
 from gatepost_authz.errors import AuthError
 
@@ -30,9 +30,14 @@ Reason = Literal["cancelled", "revoked", "over", "lost", "handed over"]
 Why work is stopped: its client wants that, or may not have it any more; its time is over; another
 server has it; or this one goes.
 """
+AWAY = "The server's own storage did not answer."
+UNFORESEEN = "Something unforeseen happened; the server's log tells more."
+UNENCODABLE = (TypeError, ValueError, RecursionError)
 GONE = "The tool is not served any more."
 REVOKED = "Its caller may not call any more."
 OVER = "The time of the task was over before its work was."
+
+CANCELLED = {"status": "cancelled", "status_message": "Cancelled by its client."}
 
 LOOKS_PER_LEASE = 10
 """How often a record is looked at although nobody said that it changed."""
@@ -190,22 +195,37 @@ class Job:
         """The members of the record that say how it ended."""
         if self.work.cancelled():
             if self.reason == "cancelled":
-                return {"status": "cancelled", "status_message": "Cancelled by its client."}
+                return CANCELLED
             return failed(INTERNAL_ERROR, REVOKED if self.reason == "revoked" else OVER)
+        raised = self.work.exception()
+        if isinstance(raised, Unaccepted):
+            # Its request was taken back while it became a task.
+            return CANCELLED
         try:
-            return {"status": "completed", "result": task_result(self.work.result())}
+            if raised is None:
+                return {"status": "completed", "result": task_result(self.work.result())}
+            refusal = refusal_of(raised)
+            return failed(refusal.code, refusal.message, refusal.data)
         except Refused as refused:
-            return _refused(refused)
-        except AuthError as raised:
-            return _refused(as_refusal(raised))
-        except UNANSWERED as raised:
-            return _refused(without_answer(raised, modern=True))
-        except Unknown:
-            return failed(INVALID_PARAMS, GONE)
+            return failed(refused.code, refused.message, refused.data)
+        except UNENCODABLE as bad:
+            # What the tool put into its answer has no JSON.
+            refusal = refusal_of(bad)
+            return failed(refusal.code, refusal.message)
 
 
-def _refused(refusal: Refused) -> dict[str, Any]:
-    return failed(refusal.code, refusal.message, refusal.data)
+def refusal_of(raised: BaseException) -> Refused:
+    """The error of a call that ended without an outcome."""
+    if isinstance(raised, AuthError):
+        return as_refusal(raised)
+    if isinstance(raised, UNANSWERED):
+        return without_answer(raised, modern=True)
+    if isinstance(raised, Unknown):
+        return Refused(INVALID_PARAMS, GONE)
+    if isinstance(raised, StoreUnavailable):
+        return Refused(INTERNAL_ERROR, AWAY)
+    _log.error("a task failed unexpectedly", exc_info=raised)
+    return Refused(INTERNAL_ERROR, UNFORESEEN)
 
 
 def failed(code: int, message: str, data: Any = None) -> dict[str, Any]:

@@ -22,7 +22,8 @@ async def open_listener(server: Server, caller: TenantContext, room: Room) -> "L
     try:
         await listener.enter()
         listener.interest = await server.feed.follow(caller.tenant_id, listener.changed)
-        await room.revise(listener.in_force)
+        if (await room.revise(listener.in_force)).ended:
+            listener.end()
         await room.tell("listen", listener.name)
         opened = True
     finally:

@@ -30,6 +30,8 @@ async def open_replay(
     opened = False
     try:
         await replay.enter()
+        if not await replay.wanted():
+            replay.end()
         await room.tell("resume", replay.stream, replay.me)
         opened = True
     finally:

@@ -80,6 +80,9 @@ class Replies:
 
     def refused(self, identity: bytes | None, refusal: Refused) -> Answer:
         """The answer to a message that is refused."""
+        # Many refusals are constants, and a traceback keeps what its request knew: each raise adds
+        # to it, so whoever is refused over and over would fill the memory.
+        refusal.__traceback__ = refusal.__context__ = None
         status = refusal.status if self._modern else refusal.legacy_status
         return Answer(status, error(identity, refusal), refusal.headers)
 

@@ -12,6 +12,7 @@ from gatepost.mcp import questions
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.errand import Errand
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, MISSING_CAPABILITY, Refused
+from gatepost.mcp.keeper import perform
 from gatepost.mcp.params import TASKS, Params
 from gatepost.mcp.roundtrips import responses_of
 from gatepost.mcp.server import Ask, Server
@@ -54,7 +55,8 @@ async def run(server: Server, ask: Ask, call: Call) -> Outcome | TaskRecord:
         # Before 2026-07-28 there is no error for it, and a model can tell its user.
         return Outcome(failure=Failure("denied", ONLY_TASKS))
     errand = Errand(ask.client)
-    work = asyncio.create_task(server.runner.run(_replace(call, client=errand, lasting=True)))
+    detachable = _replace(call, client=errand, lasting=True)
+    work = asyncio.create_task(perform(server.runner, detachable))
     work.add_done_callback(lambda _: errand.turn.set())
     accepted, why = False, ()
     try:
@@ -70,7 +72,11 @@ async def run(server: Server, ask: Ask, call: Call) -> Outcome | TaskRecord:
         raise
     finally:
         if not accepted:
-            await _end(work, *why)
+            # One that has not come to its tool ends as if it had never been called: a retry key
+            # must not be spent on it. What detaches by itself may have done something before.
+            if tool.detaches or not errand.refuse():
+                work.cancel(*why)
+            await _over(work)
 
 
 async def _turned(errand: Errand, allowed_s: float, tool: Tool) -> bool:
@@ -87,10 +93,9 @@ async def _turned(errand: Errand, allowed_s: float, tool: Tool) -> bool:
     return patience_s < allowed_s
 
 
-async def _end(work: asyncio.Task[Outcome], *why: object) -> None:
-    """Take the work back, for the same reason as its request; what comes of it is nobody's."""
+async def _over(work: asyncio.Task[Outcome]) -> None:
+    """Wait for the end of work that is stopped; what comes of it is nobody's."""
     if not work.done():
-        work.cancel(*why)
         await asyncio.wait({work})
     if not work.cancelled():
         work.exception()

@@ -3,6 +3,7 @@
 from collections.abc import Awaitable
 
 import msgspec
+import structlog
 from starlette.types import Receive, Scope, Send
 
 from gatepost.intake import Gone, Stopped, TooLarge, UntilDisconnect, read_body
@@ -10,7 +11,7 @@ from gatepost.rest import projection
 from gatepost.rest.descriptor import Descriptors
 from gatepost.rest.envelope import Envelope, check_type, read_arguments, read_envelope
 from gatepost.rest.projection import Refusal, Reply
-from gatepost.scope import WHOLE_BODY
+from gatepost.scope import REQUEST_ID, WHOLE_BODY
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import Call, Outcome
 from gatepost.tools.attend import DeadlinePassed, Within
@@ -22,6 +23,8 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.errors import AuthError
 from gatepost_authz.middleware import Place, caller_of
+
+log = structlog.get_logger("gatepost.rest")
 
 SHOWN_CHARACTERS = 64
 # What `succeeded` writes around the blocks, at most.
@@ -78,8 +81,9 @@ class Bridge:
         except AuthError as error:
             status, headers, body = self._challenge.response(error, self._locate(scope["path"]))
             reply = Reply(status, body, tuple(pair for pair in headers if pair[0] not in OWN))
-        except StoreUnavailable as error:
-            reply = projection.refused(projection.store_unavailable(error))
+        except StoreUnavailable as outage:
+            log.warning("store_unavailable", request_id=scope.get(REQUEST_ID), reason=str(outage))
+            reply = projection.refused(projection.store_unavailable())
         except (Gone, Stopped):
             return  # nobody is there to hear it
         headers = [

@@ -7,7 +7,6 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
-from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import Failure, FailureKind, Outcome
 from gatepost.tools.client import MissingCapability, ProtocolError
 
@@ -26,7 +25,7 @@ TABLE: Mapping[FailureKind, tuple[int, str]] = {
 """The failure table of the design: what a tool or its arguments got wrong, as status and word."""
 
 RETRY_AFTER_S: Mapping[FailureKind, float] = {"rate_limit": 1, "upstream_unavailable": 30}
-"""When to come back, where the failure does not say; only these kinds have the member."""
+"""When to come back, where the failure does not say; other kinds have it when they do."""
 
 STORE_RETRY_AFTER_S = 5
 
@@ -76,11 +75,11 @@ def failed(failure: Failure) -> Reply:
     shown: dict[str, Any] = {"error": word, "message": failure.message}
     if failure.kind == "validation" and failure.field is not None:
         shown["field"] = failure.field
-    if failure.kind not in RETRY_AFTER_S:
-        return Reply(status, _encode(shown))
     wait = failure.retry_after
     if wait is None or not math.isfinite(wait):
-        wait = RETRY_AFTER_S[failure.kind]
+        wait = RETRY_AFTER_S.get(failure.kind)
+    if wait is None:
+        return Reply(status, _encode(shown))
     return _later(status, shown, max(1, math.ceil(wait)))
 
 
@@ -131,7 +130,7 @@ def protocol_error(error: ProtocolError) -> Refusal:
     return Refusal(400, "protocol_error", error.message, third={"code": error.code})
 
 
-def store_unavailable(_: StoreUnavailable) -> Refusal:
+def store_unavailable() -> Refusal:
     """Our own outage: nothing is said of what is out."""
     return Refusal(
         503,

@@ -197,7 +197,7 @@ def _lister(owner: Template, function: Callable[..., Any]) -> Lister:
             if number % ENTRIES_IN_A_ROW == 0:
                 await asyncio.sleep(0)
         if left_out:
-            log.warning("entries_left_out", template=owner.key, count=left_out)
+            log.debug("entries_left_out", template=owner.key, count=left_out)
         return Outcome(tuple(blocks))
 
     return Lister(

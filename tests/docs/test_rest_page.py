@@ -1,0 +1,63 @@
+"""docs/rest.md says what is true of the routes."""
+
+import json
+import re
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from gatepost.rest.projection import RETRY_AFTER_S, TABLE
+from gatepost_authz.config import Beside, Resource
+from tests.architecture.source import ROOT
+from tests.support import gatepost
+from tests.support.process import python_environment
+
+PAGE = (ROOT / "docs/rest.md").read_text(encoding="utf-8")
+PLACES = re.findall(r"^\| `(https:[^`]+)` \| `(https:[^`]+)` \|$", PAGE, re.MULTILINE)
+ROWS = re.findall(r"^\| [^|]+ \| (\d{3}) `(\w+)` \| ([^|]*)\|$", PAGE, re.MULTILINE)
+
+
+@pytest.mark.parametrize(("resource", "tools"), PLACES)
+def test_the_routes_are_where_the_page_says(resource: str, tools: str) -> None:
+    """For each kind of resource that it lists."""
+    place = Resource(resource)
+
+    assert place.origin + Beside(place).base.replace("{tenant}", "acme") + "/tools" == tools
+
+
+def test_the_failures_are_those_of_the_table() -> None:
+    """Each kind has its row, and says so where it tells when to come back."""
+    told = {(int(status), word): third for status, word, third in ROWS}
+
+    assert PLACES
+    for kind, row in TABLE.items():
+        assert ("`retry_after`" in told[row]) == (kind in RETRY_AFTER_S)
+
+
+def test_the_pasted_lines_work(tmp_path: Path) -> None:
+    """They end in the answer that the page promises."""
+    block = re.search(r"^```sh\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+    promised = re.search(r"^The last line prints `(.*)`\.$", PAGE, re.MULTILINE)
+    assert block is not None
+    assert promised is not None
+    with gatepost.dev(tmp_path) as process:
+        program = f'"{sys.executable}" -m gatepost'
+        lines = block[1].replace("http://127.0.0.1:8000", process.origin)
+        lines = lines.replace(".venv/bin/gatepost token", f"{program} token --state state")
+        lines = lines.replace("\ncurl", "\necho\ncurl")
+        printed = subprocess.run(
+            ["sh", "-c", lines],
+            cwd=tmp_path,
+            env=python_environment(),
+            capture_output=True,
+            text=True,
+            timeout=60,
+            check=True,
+        ).stdout
+    listed, answer = printed.split()[0], printed.split("\n")[-1]
+
+    assert printed
+    assert json.loads(answer) == json.loads(promised[1])
+    assert listed.startswith('[{"name":')

@@ -1,0 +1,91 @@
+"""Tools that leave marks in a folder, so that a test can count what really happened."""
+
+import asyncio
+import os
+from pathlib import Path
+
+from pydantic import BaseModel
+
+from gatepost import CallContext, Pack
+
+pack = Pack("replicas")
+
+MARKS = Path(os.environ.get("GATEPOST_TEST_MARKS", "."))
+
+
+class Decision(BaseModel):
+    """What a person answers."""
+
+    ok: bool
+
+
+def mark(word: str) -> None:
+    """Leave one line; appending is atomic for lines this short."""
+    with (MARKS / "marks").open("a", encoding="utf-8") as file:
+        file.write(f"{word}\n")
+
+
+async def wait_for(word: str) -> None:
+    """Wait until the test has put a file of that name."""
+    while not (MARKS / word).exists():  # noqa: ASYNC110  # the test is another process
+        await asyncio.sleep(0.02)
+
+
+@pack.tool(read_only=True)
+async def pid(ctx: CallContext) -> str:
+    """Say which process serves."""
+    return str(os.getpid())
+
+
+@pack.tool(destructive=True, timeout_s=120)
+async def purge(ctx: CallContext, table: str) -> str:
+    """Ask, and then do it, once."""
+    answer = await ctx.ask(f"Purge {table}?", Decision, key="confirm")
+    if answer.action != "accept" or not answer.content.ok:
+        return "kept"
+    mark(f"purged {table}")
+    return f"purged {table}"
+
+
+@pack.tool(task_support="optional", idempotent=True, timeout_s=120)
+async def rebuild(ctx: CallContext, name: str) -> str:
+    """Take as long as the test wants; may run again."""
+    mark(f"rebuilding {name}")
+    await wait_for(f"go-{name}")
+    return f"rebuilt {name}"
+
+
+@pack.tool(task_support="optional", timeout_s=120)
+async def pay(ctx: CallContext, name: str) -> str:
+    """Take as long as the test wants; must not run twice."""
+    mark(f"paying {name}")
+    await wait_for(f"go-{name}")
+    mark(f"paid {name}")
+    return f"paid {name}"
+
+
+@pack.tool(timeout_s=120)
+async def hold(ctx: CallContext, name: str) -> str:
+    """Run until it is stopped or let go, and say which it was."""
+    mark(f"holding {name}")
+    await ctx.progress(1, 2)
+    try:
+        await wait_for(f"go-{name}")
+    except asyncio.CancelledError:
+        mark(f"stopped {name}")
+        raise
+    return f"held {name}"
+
+
+@pack.resource("note://{name}")
+async def note(ctx: CallContext, name: str) -> str:
+    """A note."""
+    return name
+
+
+@pack.tool()
+async def touch(ctx: CallContext, name: str) -> str:
+    """Tell whoever watches a note, and that the list of tools is another."""
+    await ctx.changes.updated(f"note://{name}")
+    await ctx.changes.listed("tools")
+    return "told"
