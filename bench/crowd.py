@@ -24,7 +24,7 @@ def room_for(streams: int) -> None:
     """
     wanted = streams + SPARE
     soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard not in (resource.RLIM_INFINITY,) and hard < wanted:
+    if hard != resource.RLIM_INFINITY and hard < wanted:
         raise Stuck(f"this system allows {hard} open files, and {streams} streams need {wanted}")
     if soft != resource.RLIM_INFINITY and soft < wanted:
         resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
@@ -46,7 +46,9 @@ class Crowd:
             each.close()
         self._selector.close()
 
-    def join(self, count: int, request: Callable[[int], bytes], word: bytes, *, limit_s: float):
+    def join(
+        self, count: int, request: Callable[[int], bytes], word: bytes, *, limit_s: float
+    ) -> None:
         """Open that many more, each with its request, and wait until each was sent *word*."""
         for first in range(0, count, AT_ONCE):
             numbers = range(first, min(first + AT_ONCE, count))

@@ -23,6 +23,7 @@ from tests.support import questions
 from tests.support.forge import Forge
 from tests.support.idp import Idp
 from tests.support.inside import Inside
+from tests.support.mcp import message
 from tests.support.proxy import balanced
 from tests.support.sockets import free_port
 from tests.tenancy.house import issuer, tree
@@ -35,13 +36,14 @@ class Site:
     """Two servers with one database and one Valkey, and the address that stands before them."""
 
     def __init__(self, url: str, token: str) -> None:
-        self.url, self.token = url, token
+        self.url, self.token, self.session = url, token, ""
         self.requests: list[tuple[str, int, str | None]] = []
         """Verb, status and `Last-Event-ID` of what the client sent."""
 
     async def seen(self, response: httpx2.Response) -> None:
         request = response.request
         event = request.headers.get("last-event-id")
+        self.session = request.headers.get("mcp-session-id", self.session)
         self.requests.append((request.method, response.status_code, event))
 
     @contextlib.asynccontextmanager
@@ -159,3 +161,21 @@ async def test_the_python_client_comes_back_for_an_answer(site: Site) -> None:
 
     back = [status for verb, status, event in site.requests if verb == "GET" and event]
     assert back == [200] * 3
+
+
+@pytest.mark.requirement("S-16", "S-17")
+async def test_the_python_client_leaves_nothing_that_could_be_taken_up(site: Site) -> None:
+    """It ends its session as it goes, and no server knows the id any more."""
+    with anyio.fail_after(WITHIN_S):
+        async with site.client() as client:
+            await client.list_tools()
+    headers = {
+        "Authorization": f"Bearer {site.token}",
+        "Mcp-Session-Id": site.session,
+        "Content-Type": "application/json",
+    }
+    async with httpx2.AsyncClient(headers=headers, trust_env=False) as http:
+        answers = [await http.post(site.url, content=message("ping")) for _ in range(4)]
+
+    assert ("DELETE", 204, None) in site.requests
+    assert [answer.status_code for answer in answers] == [404] * 4

@@ -12,7 +12,9 @@ from gatepost.tools.api import Tool
 from gatepost.tools.document import ResourceOptions
 from gatepost.tools.function import Options as CommonOptions
 from gatepost.tools.pack import Options, Pack
+from tests.architecture.source import ROOT
 from tests.conformance.tasking import Tasker
+from tests.support.listening import listening
 from tests.support.mcp import Client, a_caller
 from tests.support.rounds import accept, ask_again, go_on, questions, said
 
@@ -153,3 +155,25 @@ async def test_the_examples_that_take_long_work() -> None:
     assert counted["result"]["content"][0]["text"] == "There are 42."
     assert first["resultType"] == "input_required"
     assert written["result"]["content"][0]["text"] == "The report of 2025 is written."
+
+
+async def test_the_example_that_tells_of_changes_works() -> None:
+    """Whoever watches the note hears of it, and of the list when there is a new one."""
+    client = Client(example(-2).offers)
+    wanted = {"resourceSubscriptions": ["notes://second"], "resourcesListChanged": True}
+    async with listening(client, wanted) as stream:
+        assert await stream.acknowledged() == wanted
+        await client.call("write_note", {"title": "second", "text": "Water the plants."})
+        told = [(await stream.next())["method"] for _ in range(2)]
+
+    assert told == ["notifications/resources/updated", "notifications/resources/list_changed"]
+
+
+async def test_the_example_of_a_skill_works(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Beside a folder of that name; listed for whoever may step up."""
+    monkeypatch.chdir(ROOT / "tests/conformance")
+    client = Client(example(-1).offers)
+
+    (entry,) = (await client.ask("skills/list")).json["result"]["skills"]
+
+    assert entry["uri"] == "skill://front_desk/greet-visitor/SKILL.md"

@@ -86,10 +86,11 @@ class Endpoint:
     """
     The MCP endpoint, an ASGI app behind the gate.
 
-    Both eras meet the caller that the gate left in the scope; nothing here reads a token.
+    Both eras meet the caller that the gate left in the scope; nothing here reads a token. *mirrors*
+    says whether there are headers that repeat what a message says, to be compared with it.
     """
 
-    def __init__(  # the composition root hands over each part by name
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         server: Server,
         *,
@@ -98,13 +99,14 @@ class Endpoint:
         sessions: Sessions,
         suspended: frozenset[str] = frozenset(),
         limits: Limits = DEFAULT_LIMITS,
+        mirrors: bool = True,
     ) -> None:
         self._locate = resource.locate
         self._suspended = suspended
         self._limits = limits
         self._modern = Replies(challenge, modern=True)
         self._legacy = Replies(challenge, modern=False)
-        self._stateless = Stateless(server, self._modern)
+        self._stateless = Stateless(server, self._modern, mirrors=mirrors)
         desk = Desk(
             server.keyring,
             most_per_caller=limits.questions_per_caller,
@@ -126,7 +128,8 @@ class Endpoint:
             return
         if answer is None:
             return
-        if isinstance(answer, Line):
+        # Asked this way round because nearly all are, and to ask of a Line costs five times that.
+        if not isinstance(answer, Answer):
             # Everything that the request brought is let go of: it could weigh megabytes, and the
             # stream may stay for days.
             scope.pop(WHOLE_BODY, None)
@@ -151,7 +154,14 @@ class Endpoint:
             # One deadline for all of it: a byte now and then must not keep a request alive.
             body = await Within(limits.body_timeout_s, read_body(receive, limits.max_body_bytes))
         message = read(body)
-        exchange = self._exchange(scope, headers, receive, send)
+        exchange = Exchange(
+            scope[CALLER],
+            self._locate(scope["path"]),
+            scope.get(REQUEST_ID, ""),
+            headers,
+            receive,
+            send,
+        )
         refusal: Refused | None = None
         if len(headers) != len(scope["headers"]) and _doubled(scope["headers"]):
             # Whoever reads the first and whoever reads the last would see different requests.
@@ -172,10 +182,6 @@ class Endpoint:
             return await self._notification(exchange, message, params)
         return await self._request(exchange, message, message.id, params, problem)
 
-    def _exchange(self, scope: Scope, headers: Headers, receive: Receive, send: Send) -> Exchange:
-        target = self._locate(scope["path"])
-        return Exchange(scope[CALLER], target, scope.get(REQUEST_ID, ""), headers, receive, send)
-
     async def _other_verb(self, scope: Scope, receive: Receive, send: Send) -> Answer | Line:
         """GET and DELETE, which only sessions have (DE-12, DE-13)."""
         headers: Headers = scope.get(FOLDED) or dict(scope["headers"])
@@ -186,14 +192,16 @@ class Endpoint:
             return self._legacy.refused(None, NOT_ALLOWED if modern_one else NO_SUCH_VERB)
         if len(headers) != len(scope["headers"]) and _doubled(scope["headers"]):
             return self._legacy.refused(None, DOUBLED)
-        exchange = self._exchange(scope, headers, receive, send)
+        target = self._locate(scope["path"])
+        request_id = scope.get(REQUEST_ID, "")
+        exchange = Exchange(scope[CALLER], target, request_id, headers, receive, send)
         if exchange.caller.tenant_id in self._suspended:
             return self._legacy.refused(None, STREAM_REFUSED)
         room = await self._handshake.find(exchange) if session else None
         if room is None:
             return self._legacy.refused(None, LEGACY_REFUSALS[ruling])
         if ruling is Ruling.END:
-            return await self._handshake.end(room)
+            return await self._handshake.end(exchange, room)
         return await self._handshake.listen(exchange, room)
 
     async def _request(

@@ -16,6 +16,7 @@ from gatepost.mcp.jsonrpc import (
     BAD_BATCH,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
+    RATE_LIMITED,
     Message,
     Refused,
     error,
@@ -31,10 +32,11 @@ from gatepost.mcp.params import NO_META, read_params
 from gatepost.mcp.replay import open_replay
 from gatepost.mcp.reply import UNANSWERED, UNAVAILABLE, Replies, as_refusal, without_answer
 from gatepost.mcp.resumption import Resumable
-from gatepost.mcp.room import Room, room_of
+from gatepost.mcp.room import Room
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.stream import reads_events
 from gatepost.stores.api import StoreUnavailable
+from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError
 
 log = structlog.get_logger("gatepost.session")
@@ -44,12 +46,17 @@ LAST_EVENT_HEADER = b"last-event-id"
 CANCELLED = "notifications/cancelled"
 # As long as a request may take to be heard of: a cancellation may arrive before it listens.
 CANCELLED_S = 5.0
+BATCH_S = 60.0
+"""How long after a batch came its last request may begin."""
 REASON_CHARACTERS = 200
 
 NO_SESSION = Refused(INVALID_REQUEST, "Mcp-Session-Id is required", legacy_status=400)
 LOST = Refused(INVALID_REQUEST, "Session not found", legacy_status=404)
 NO_BATCH = Refused(INVALID_REQUEST, "Batches are not part of this revision", legacy_status=400)
 NOT_ASKED = Refused(INVALID_REQUEST, "Nothing was asked of this client", legacy_status=400)
+TOO_LONG = Refused(
+    RATE_LIMITED, "The requests before this one took too long; it was not begun. Send it again."
+)
 EMPTY = Refused(INVALID_REQUEST, BAD_BATCH, legacy_status=400)
 ONLY_EVENTS = Refused(
     INVALID_REQUEST, "GET is answered as text/event-stream only", legacy_status=406
@@ -73,10 +80,7 @@ class Handshake:
         session = self._sessions.find(exchange.headers.get(SESSION_HEADER, b""), caller)
         if session is None:
             return None
-        tenant = caller.tenant_id
-        return await room_of(
-            self._server.records.of(tenant), self._server.relay.of(tenant), session
-        )
+        return await self._server.register.room(caller.tenant_id, session)
 
     def initialize(self, exchange: Exchange, message: Message, identity: bytes) -> Answer:
         """Open a session (DE-05); its id goes back in a header."""
@@ -87,9 +91,10 @@ class Handshake:
         body = result(identity, self._server.introduction(session.version))
         return Answer(200, body, ((SESSION_HEADER, session_id.encode("ascii")),))
 
-    async def end(self, room: Room) -> Answer:
+    async def end(self, exchange: Exchange, room: Room) -> Answer:
         """End a session, everywhere and for good (DE-13)."""
         await room.revise(lambda record: msgspec.structs.replace(record, ended=True))
+        self._server.register.changed(exchange.caller.tenant_id, room.session)
         nonce = room.session.nonce
         for (owner, _), stop in tuple(self._running.items()):
             if owner == nonce:
@@ -185,11 +190,31 @@ class Handshake:
             return self._replies.refused(None, NO_BATCH)
         if not batch:
             return self._replies.refused(None, EMPTY)
-        answers = [await self._part(exchange, read_part(raw), room) for raw in batch]
+        runner, caller = self._server.runner, exchange.caller
+        until = runner.clock() + min(BATCH_S, runner.allowed_s(caller))
+        answers = [
+            await self._part(exchange, read_part(raw), room, None if number == 0 else until)
+            for number, raw in enumerate(batch)
+        ]
         bodies = [body for body in answers if body is not None]
         return Answer(200, b"[" + b",".join(bodies) + b"]") if bodies else ACCEPTED
 
-    async def _part(self, exchange: Exchange, message: Message, room: Room) -> bytes | None:
+    async def _check_on(self, caller: TenantContext, room: Room, until: float) -> None:
+        """
+        Raise Refused unless a batch's next request may begin.
+
+        A batch is checked once, at the door, and may hold fifty calls of half a minute: what has
+        changed since then must not wait for the last of them.
+        """
+        if self._server.tasks.is_out(caller) or (await room.look()).ended:
+            raise LOST
+        if self._server.runner.clock() >= until:
+            raise TOO_LONG
+
+    async def _part(
+        self, exchange: Exchange, message: Message, room: Room, until: float | None
+    ) -> bytes | None:
+        """One message of a batch; a request that is not the first is begun *until* that time."""
         identity = message.id
         if message.refusal is not None:
             return error(identity, message.refusal)
@@ -201,6 +226,8 @@ class Handshake:
             return None
         ear = Ear(room, identity)
         try:
+            if until is not None:
+                await self._check_on(exchange.caller, room, until)
             return result(identity, await self._work(exchange, message, ear, None))
         except Refused as refusal:
             return error(identity, refusal)

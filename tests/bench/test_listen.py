@@ -1,0 +1,54 @@
+"""The crowd of streams hears what a server sends to all of them, and says so when it does not."""
+
+from collections.abc import Iterator
+
+import pytest
+from starlette.applications import Starlette
+
+from bench.crowd import Crowd, Stuck, room_for
+from bench.listen import Cost, render, request
+from bench.servers.sse import routes
+from bench.workload import Place
+from tests.support.serving import Server
+
+
+@pytest.fixture
+def server() -> Iterator[Server]:
+    running = Server(Starlette(routes=routes)).start()
+    yield running
+    running.stop()
+
+
+def post(port: int, path: str) -> bytes:
+    return request(Place(port, path), "subscriptions/listen", {}, "token")
+
+
+def test_every_stream_of_a_crowd_hears_an_announcement(server: Server) -> None:
+    """As many moments as streams, in order."""
+    with Crowd(server.port) as crowd, Crowd(server.port) as caller:
+        crowd.join(20, lambda _: post(server.port, "/listen"), b"acknowledged", limit_s=10)
+        caller.join(1, lambda _: post(server.port, "/announce"), b"announced", limit_s=10)
+        moments = crowd.hear(b"list_changed", limit_s=10)
+
+        assert len(moments) == 20
+        assert moments == sorted(moments)
+        with pytest.raises(Stuck, match="20 of 20"):
+            crowd.hear(b"never", limit_s=0.1)
+
+
+def test_a_system_without_room_says_so() -> None:
+    """Instead of failing somewhere in the middle."""
+    room_for(1)
+    with pytest.raises(Stuck, match="open files"):
+        room_for(2**62)
+
+
+def test_costs_are_shown_beside_each_other() -> None:
+    """A row for each server, ratios to its own calls without streams."""
+    p99 = {"without": 1000.0, "idle": 1500.0, "announced": 2000.0}
+    shown = render([Cost("sse", 10, p99_us=p99), Cost("gatepost", 10, 2048.0, 4096.0, p99_us=p99)])
+
+    assert shown.splitlines()[0].startswith("10 streams")
+    assert shown.splitlines()[-1].split() == [
+        *("gatepost", "2.0", "4.0", "-", "-", "-", "1.00", "1.50", "2.00")
+    ]
