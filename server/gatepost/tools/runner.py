@@ -25,10 +25,10 @@ GRACE_S = 45.0
 FOREVER_S = 1e8
 """Three years; the loops' timers know no infinity."""
 
-BEYOND = (Exception, BaseExceptionGroup, SystemExit)
+BEYOND = (Exception, BaseExceptionGroup, SystemExit, KeyboardInterrupt)
 """
 What other people's code may end in. A library that gives up with `sys.exit` on a tool's behalf must
-not end the server.
+not end the server, nor one that takes its own stop for ours: a server has its own signal handlers.
 """
 
 

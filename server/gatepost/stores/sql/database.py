@@ -85,7 +85,8 @@ class Database:
         while True:
             try:
                 async with asyncio.timeout(patience if self._interruptible else None):
-                    return await self.engine.dispose()
+                    await self.engine.dispose()
+                    return
             except TimeoutError:
                 # One connection is dropped by this; the others get no patience any more.
                 patience = 0.0
