@@ -43,7 +43,7 @@ async def read_folder(server: Server, ask: Ask) -> bytes:
 async def _entry(server: Server, ask: Ask, uri: str) -> Mapping[str, object]:
     call = Call(
         caller=ask.caller,
-        tool=uri,
+        name=uri,
         arguments=b"{}",
         request_id=ask.request_id,
         kind="skill",
