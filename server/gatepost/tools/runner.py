@@ -108,7 +108,7 @@ class Runner:
         or a new sign-in would help, MissingCapability, ProtocolError, InputNeeded and
         StoreUnavailable; these are for the protocol to answer.
         """
-        offer = self.registry.offer(call.kind, call.tool, call.caller)
+        offer = self.registry.offer(call.kind, call.name, call.caller)
         if offer.scopes:
             call.caller.require(offer.scopes)
         if offer.acr_values or offer.max_age_s is not None:
@@ -165,7 +165,7 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     log.error(
         f"{call.kind}_failed",
         request_id=call.request_id,
-        tool=call.tool,
+        name=call.name,
         correlation=call.correlation,
         exc_info=error,
     )
