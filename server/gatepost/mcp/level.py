@@ -17,10 +17,11 @@ async def set_level(server: Server, ask: Ask) -> bytes:
         raise Refused(INVALID_PARAMS, f"params.level is one of {', '.join(LEVELS)}")
     session = ask.session
     if session is not None:
-        sessions = server.records.of(ask.caller.tenant_id).sessions
+        tenant = ask.caller.tenant_id
+        sessions, relay = server.records.of(tenant).sessions, server.relay.of(tenant)
 
         def change(record: SessionRecord) -> SessionRecord:
             return msgspec.structs.replace(record, log_level=level)
 
-        await revise(sessions, session, change)
+        await revise(sessions, relay, session, change)
     return b"{}"
