@@ -44,6 +44,26 @@ def losers(before: Config, after: Config) -> Loses:
     return loses
 
 
+def outcasts(config: Config, issuers: IssuerRegistry) -> Loses:
+    """
+    Tells the callers who could not even sign in under this configuration.
+
+    What outlives a request (a task, which may last for hours) and holds no token that could be
+    shown again is asked about here: an issuer is removed because it is trusted no more.
+    """
+    known = None if config.creates_tenants else known_tenants(config)
+    suspended = frozenset(config.tenancy.suspended)
+
+    def is_out(caller: TenantContext) -> bool:
+        tenant = caller.tenant_id
+        if tenant in suspended or (known is not None and tenant not in known):
+            return True
+        found = issuers.find(caller.issuer)
+        return found is None or tenant in found[0].rules.foreign
+
+    return is_out
+
+
 def _stands(caller: TenantContext, old: IssuerRegistry, new: IssuerRegistry) -> bool:
     """Whether the caller's issuer is trusted as before, and its tenant is nobody else's now."""
     before, after = old.find(caller.issuer), new.find(caller.issuer)

@@ -19,7 +19,7 @@ from gatepost.keyring import KeyRing
 from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.mcp.register import Register
-from gatepost.renewal import known_tenants, lists_changed, losers
+from gatepost.renewal import known_tenants, lists_changed, losers, outcasts
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
 from gatepost.stores.bucket import Buckets
@@ -125,8 +125,8 @@ class Services:
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
         self.keeper.ledger.terms = Terms(**msgspec.structs.asdict(config.tasks))
-        self.keeper.suspended = frozenset(config.tenancy.suspended)
-        self.keeper.end(lambda caller: caller.tenant_id in config.tenancy.suspended)
+        self.keeper.is_out = outcasts(config, issuers)
+        self.keeper.end(self.keeper.is_out)
         self.tenants_apart = TENANT in config.resource
 
     def _stages(self, config: Config) -> list[Stage]:

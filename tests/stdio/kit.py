@@ -60,6 +60,16 @@ async def wait(ctx: CallContext, seconds: float) -> str:
 
 
 @pack.tool()
+async def let_go(ctx: CallContext) -> str:
+    """Let go of the connection in the middle, where there is one."""
+    await ctx.progress(1)
+    await ctx.client.pause(0.1)
+    await asyncio.sleep(0.3)
+    await ctx.progress(2)
+    return "came back"
+
+
+@pack.tool()
 async def announce(ctx: CallContext) -> str:
     """Say that the list of tools is another one."""
     await ctx.changes.listed("tools")

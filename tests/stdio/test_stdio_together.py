@@ -49,6 +49,15 @@ def test_a_call_tells_before_it_answers(talk: Talk, modern: bool) -> None:
     assert [one["progress"] for one in talk.told("notifications/progress")] == [1, 2, 3]
 
 
+def test_a_stream_that_pauses_is_fetched(talk: Talk) -> None:
+    """Over HTTP the client would come back with the last event's id (S-06); pipes have no gaps."""
+    talk.open()
+    call(talk, False, "let_go", 1, progressToken="p")
+
+    assert text(talk.of(1)) == "came back"
+    assert [one["progress"] for one in talk.told("notifications/progress")] == [1, 2]
+
+
 def test_a_question_of_an_older_revision_goes_out_and_is_answered(talk: Talk) -> None:
     """A request of ours; the response comes back on the same pipe while the call waits."""
     talk.open(**ELICIT)

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,9 +13,9 @@ from msgspec import Raw
 
 from gatepost.mcp import questions
 from gatepost.mcp.errand import Errand
-from gatepost.mcp.job import GONE, OVER, Job, failed, fresh_runner
-from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
-from gatepost.mcp.ledger import Ledger
+from gatepost.mcp.job import CANCELLED, GONE, OVER, REVOKED, Job, failed, fresh_runner
+from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Refused
+from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.mcp.project import rate_limited
 from gatepost.stores.api import StoreUnavailable, TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome, Tool
@@ -36,7 +37,6 @@ TASK_ID_CHARACTERS = 64
 
 UNKNOWN_EFFECT = "The server that ran it stopped; whether it took effect is unknown."
 STOPPED_OFTEN = f"The servers that ran it stopped {ATTEMPTS} times."
-SUSPENDED = "The tenant is suspended."
 
 # A caller's display claims are a read-only view of a mapping.
 _encode = msgspec.json.Encoder(enc_hook=dict).encode
@@ -72,9 +72,11 @@ class Keeper:
 
     def __init__(self, ledger: Ledger, runner: Callable[[], Runner]) -> None:
         self.ledger = ledger
-        self.suspended: frozenset[str] = frozenset()
+        self.is_out: Callable[[TenantContext], bool] = lambda caller: False
+        """Whether a caller could not sign in now; nothing is run for it, whatever it began."""
         self._runner = runner
         self._jobs: dict[Job, asyncio.Task[None]] = {}
+        self._opening: Counter[bytes] = Counter()
         self._sweeping: asyncio.Task[None] | None = None
         self._until = 0.0
 
@@ -89,9 +91,6 @@ class Keeper:
         """
         ledger, now = self.ledger, self.ledger.clock()
         terms, tenant, owner = ledger.terms, call.caller.tenant_id, owner_of(call.caller)
-        if await ledger.unfinished(tenant, owner) >= terms.max_per_caller:
-            message = f"{terms.max_per_caller} tasks are under way, and no more are allowed."
-            raise rate_limited(Failure("rate_limit", message, retry_after=terms.poll_interval_s))
         runs_s = tool.timeout_s or self._runner().timeout_s
         stored = StoredCall(
             caller=_replace(call.caller, claims=dict(call.caller.claims)),
@@ -120,14 +119,26 @@ class Keeper:
         try:
             await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # Nobody will ever learn its id.
-            job.stop("cancelled")
+            # Nobody will ever learn its id; the work is still the request's to stop.
+            job.reason = "cancelled"
             opening.add_done_callback(_heard_of)
             raise
         return record
 
     async def _open(self, job: Job, errand: Errand) -> None:
-        await self.ledger.create(job.tenant, job.record)
+        ledger, owner = self.ledger, job.record.owner
+        # Those that are about to be kept count too: many calls may come at the same moment. One
+        # that is kept meanwhile counts twice for that moment, and never not at all.
+        ahead = self._opening[owner]
+        self._opening[owner] += 1
+        try:
+            if await ledger.unfinished(job.tenant, owner) + ahead >= ledger.terms.max_per_caller:
+                raise _too_many(ledger.terms)
+            await ledger.create(job.tenant, job.record)
+        finally:
+            self._opening[owner] -= 1
+            if not self._opening[owner]:
+                del self._opening[owner]
         self._begin(job, errand)
 
     def _begin(self, job: Job, errand: Errand) -> None:
@@ -160,7 +171,7 @@ class Keeper:
             now = self.ledger.clock()
             if record.leased_until >= now:
                 return record
-            stored, end = self._fate(tenant, record)
+            stored, end = self._fate(record)
             if end is not None or stored is None:
                 return _replace(record, requests=None, **(end or {}))
             run = stored, fresh_runner()
@@ -180,7 +191,7 @@ class Keeper:
         errand = Errand(NOBODY, stored.capabilities)
         call = Call(
             caller=stored.caller,
-            tool=record.tool,
+            name=record.tool,
             arguments=bytes(stored.arguments),
             request_id=stored.request_id,
             client=errand,
@@ -189,18 +200,16 @@ class Keeper:
         work = asyncio.create_task(perform(self._runner(), call))
         self._begin(Job(self.ledger, tenant, record, work, questions.Keys()), errand)
 
-    def _fate(
-        self, tenant: str, record: TaskRecord
-    ) -> tuple[StoredCall | None, dict[str, Any] | None]:
+    def _fate(self, record: TaskRecord) -> tuple[StoredCall | None, dict[str, Any] | None]:
         """What is needed to run it again, or how it ended."""
         if record.cancelled:
-            return None, {"status": "cancelled", "status_message": "Cancelled by its client."}
+            return None, CANCELLED
         if record.expires_at <= self.ledger.clock():
             return None, failed(INTERNAL_ERROR, OVER)
-        if tenant in self.suspended:
-            return None, failed(INTERNAL_ERROR, SUSPENDED)
         try:
             stored = _decode_call(record.call)
+            if self.is_out(stored.caller):
+                return None, failed(INTERNAL_ERROR, REVOKED)
             tool = self._runner().registry.find(stored.caller, record.tool)
         except msgspec.DecodeError:
             # Kept by a release that wrote more or less about a call.
@@ -294,6 +303,11 @@ async def perform(runner: Runner, call: Call) -> Outcome:
 def owner_of(caller: TenantContext) -> bytes:
     """Whose tasks these are, without saying it (tenant, issuer, kind and subject)."""
     return hashlib.sha256(_encode(caller.principal_key)).digest()
+
+
+def _too_many(terms: Terms) -> Refused:
+    message = f"{terms.max_per_caller} tasks are under way, and no more are allowed."
+    return rate_limited(Failure("rate_limit", message, retry_after=terms.poll_interval_s))
 
 
 def _heard_of(opening: asyncio.Future[None]) -> None:

@@ -16,6 +16,7 @@ from gatepost.mcp.jsonrpc import (
     BAD_BATCH,
     INVALID_REQUEST,
     METHOD_NOT_FOUND,
+    RATE_LIMITED,
     Message,
     Refused,
     error,
@@ -30,11 +31,12 @@ from gatepost.mcp.methods import INITIALIZE, served
 from gatepost.mcp.params import NO_META, read_params
 from gatepost.mcp.replay import open_replay
 from gatepost.mcp.reply import UNANSWERED, UNAVAILABLE, Replies, as_refusal, without_answer
-from gatepost.mcp.resumption import Resumable
+from gatepost.mcp.resumption import Archive, Resumable
 from gatepost.mcp.room import Room
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.stream import reads_events
 from gatepost.stores.api import StoreUnavailable
+from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError
 
 log = structlog.get_logger("gatepost.session")
@@ -44,12 +46,17 @@ LAST_EVENT_HEADER = b"last-event-id"
 CANCELLED = "notifications/cancelled"
 # As long as a request may take to be heard of: a cancellation may arrive before it listens.
 CANCELLED_S = 5.0
+BATCH_S = 60.0
+"""How long after a batch came its last request may begin."""
 REASON_CHARACTERS = 200
 
 NO_SESSION = Refused(INVALID_REQUEST, "Mcp-Session-Id is required", legacy_status=400)
 LOST = Refused(INVALID_REQUEST, "Session not found", legacy_status=404)
 NO_BATCH = Refused(INVALID_REQUEST, "Batches are not part of this revision", legacy_status=400)
 NOT_ASKED = Refused(INVALID_REQUEST, "Nothing was asked of this client", legacy_status=400)
+TOO_LONG = Refused(
+    RATE_LIMITED, "The requests before this one took too long; it was not begun. Send it again."
+)
 EMPTY = Refused(INVALID_REQUEST, BAD_BATCH, legacy_status=400)
 ONLY_EVENTS = Refused(
     INVALID_REQUEST, "GET is answered as text/event-stream only", legacy_status=406
@@ -65,6 +72,7 @@ class Handshake:
         self._replies = replies
         self._desk = desk
         self._running: Running = {}
+        self._archive = Archive()
         self._methods = served(server.capabilities, modern=False)
 
     async def find(self, exchange: Exchange) -> Room | None:
@@ -116,7 +124,11 @@ class Handshake:
         stream = None
         if reads_events(exchange.headers.get(b"accept", b"")):
             stream = Resumable(
-                exchange.send, caller=exchange.caller, ear=ear, streams=streams, identity=identity
+                exchange.send,
+                caller=exchange.caller,
+                ear=ear,
+                streams=streams,
+                archive=self._archive,
             )
         work = self._work(exchange, message, ear, stream)
         try:
@@ -183,11 +195,31 @@ class Handshake:
             return self._replies.refused(None, NO_BATCH)
         if not batch:
             return self._replies.refused(None, EMPTY)
-        answers = [await self._part(exchange, read_part(raw), room) for raw in batch]
+        runner, caller = self._server.runner, exchange.caller
+        until = runner.clock() + min(BATCH_S, runner.allowed_s(caller))
+        answers = [
+            await self._part(exchange, read_part(raw), room, None if number == 0 else until)
+            for number, raw in enumerate(batch)
+        ]
         bodies = [body for body in answers if body is not None]
         return Answer(200, b"[" + b",".join(bodies) + b"]") if bodies else ACCEPTED
 
-    async def _part(self, exchange: Exchange, message: Message, room: Room) -> bytes | None:
+    async def _check_on(self, caller: TenantContext, room: Room, until: float) -> None:
+        """
+        Raise Refused unless a batch's next request may begin.
+
+        A batch is checked once, at the door, and may hold fifty calls of half a minute: what has
+        changed since then must not wait for the last of them.
+        """
+        if self._server.tasks.is_out(caller) or (await room.look()).ended:
+            raise LOST
+        if self._server.runner.clock() >= until:
+            raise TOO_LONG
+
+    async def _part(
+        self, exchange: Exchange, message: Message, room: Room, until: float | None
+    ) -> bytes | None:
+        """One message of a batch; a request that is not the first is begun *until* that time."""
         identity = message.id
         if message.refusal is not None:
             return error(identity, message.refusal)
@@ -199,6 +231,8 @@ class Handshake:
             return None
         ear = Ear(room, identity)
         try:
+            if until is not None:
+                await self._check_on(exchange.caller, room, until)
             return result(identity, await self._work(exchange, message, ear, None))
         except Refused as refusal:
             return error(identity, refusal)

@@ -15,6 +15,7 @@ from gatepost.mcp.reply import Replies
 from gatepost.mcp.roundtrips import Rounds
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.stream import Stream, reads_events
+from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.client import NOBODY
 from gatepost.tools.registry import UnknownTool
 
@@ -49,6 +50,8 @@ class Stateless:
             client = self._client(exchange, method, params)
         except Refused as refusal:
             return self._replies.refused(identity, refusal)
+        except StoreUnavailable as outage:
+            return self._replies.unavailable(exchange.request_id, identity, outage)
         caller, request_id = exchange.caller, exchange.request_id
         if client is None:
             ask = Ask(caller, request_id, MODERN, params, NOBODY, None, retry)

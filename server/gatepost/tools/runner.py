@@ -25,10 +25,10 @@ GRACE_S = 45.0
 FOREVER_S = 1e8
 """Three years; the loops' timers know no infinity."""
 
-BEYOND = (Exception, BaseExceptionGroup, SystemExit)
+BEYOND = (Exception, BaseExceptionGroup, SystemExit, KeyboardInterrupt)
 """
 What other people's code may end in. A library that gives up with `sys.exit` on a tool's behalf must
-not end the server.
+not end the server, nor one that takes its own stop for ours: a server has its own signal handlers.
 """
 
 
@@ -108,7 +108,7 @@ class Runner:
         or a new sign-in would help, MissingCapability, ProtocolError, InputNeeded and
         StoreUnavailable; these are for the protocol to answer.
         """
-        offer = self.registry.offer(call.kind, call.tool, call.caller)
+        offer = self.registry.offer(call.kind, call.name, call.caller)
         if offer.scopes:
             call.caller.require(offer.scopes)
         if offer.acr_values or offer.max_age_s is not None:
@@ -165,7 +165,7 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     log.error(
         f"{call.kind}_failed",
         request_id=call.request_id,
-        tool=call.tool,
+        name=call.name,
         correlation=call.correlation,
         exc_info=error,
     )

@@ -1,0 +1,149 @@
+"""What went on for a caller who was checked once, at the door, and would not get in any more."""
+
+import asyncio
+import json
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.config.toolbox import load
+from gatepost.keyring import KeyRing
+from gatepost.mcp.session import BATCH_S
+from gatepost.services import opened
+from gatepost.settings import Config
+from gatepost_authz.caller import TenantContext
+from tests.support.idp import Idp
+from tests.support.mcp import JSON, Client, a_caller, message
+from tests.tenancy.house import issuer, tree
+
+WITHIN_S = 10
+NUMBERS = range(1, 6)
+
+
+class Site:
+    """A server whose tool `act` notes its argument, and at the second waits for ``go_on``."""
+
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+        self.second, self.go_on = asyncio.Event(), asyncio.Event()
+        pack = Pack("acts")
+
+        @pack.tool()
+        async def act(ctx: CallContext, number: int) -> str:
+            """Have an effect."""
+            self.ran.append(number)
+            if number == 2:
+                self.second.set()
+                await self.go_on.wait()
+            return "done"
+
+        self.client = Client(pack.tools.values())
+
+    async def batch(self, session: str) -> list[Any]:
+        """The answers to five calls."""
+        calls = [
+            json.loads(
+                message("tools/call", {"name": "act", "arguments": {"number": n}}, identity=n)
+            )
+            for n in NUMBERS
+        ]
+        answered = await self.client.within(session, json.dumps(calls).encode())
+        assert answered.status == 200
+        parts: list[Any] = answered.json
+        return parts
+
+
+async def token_expires(site: Site, session: str) -> None:
+    site.client.clock.now += 60
+
+
+async def time_passes(site: Site, session: str) -> None:
+    site.client.clock.now += BATCH_S
+
+
+async def tenant_goes(site: Site, session: str) -> None:
+    site.client.keeper.is_out = lambda caller: caller.tenant_id == "acme"
+
+
+async def session_ends(site: Site, session: str) -> None:
+    ended = await site.client.send(b"", [JSON, ("mcp-session-id", session)], verb="DELETE")
+    assert ended.status == 204
+
+
+HAPPENS = [token_expires, time_passes, tenant_goes, session_ends]
+
+
+@pytest.mark.parametrize("happens", HAPPENS)
+async def test_a_batch_is_not_finished_for_who_is_gone(happens: Any) -> None:
+    """
+    Fifty calls of half a minute were begun one after another on the strength of one check: for 25
+    minutes after the token was over, the session ended, or the tenant was suspended.
+    """
+    site = Site()
+    site.client.caller = a_caller(expires_at=int(site.client.clock.now) + 10)
+    session = await site.client.open("2025-03-26")
+    async with asyncio.timeout(WITHIN_S):
+        batch = asyncio.create_task(site.batch(session))
+        await site.second.wait()
+        await happens(site, session)
+        site.go_on.set()
+        answers = await batch
+
+    assert site.ran == [1, 2]
+    refused = [answer["id"] for answer in answers if "error" in answer]
+    assert refused == [3, 4, 5]
+
+
+async def test_a_batch_within_its_time_is_served_whole() -> None:
+    """Also one whose token is good only by its leeway."""
+    site = Site()
+    site.client.caller = a_caller(expires_at=int(site.client.clock.now) - 5)
+    session = await site.client.open("2025-03-26")
+    site.go_on.set()
+    answers = await site.batch(session)
+
+    assert [answer["id"] for answer in answers if "result" in answer] == [*NUMBERS]
+
+
+def main(idp: Idp, **settings: Any) -> dict[str, Any]:
+    return issuer(idp, tenants={"acme": "acme", "globex": "globex"}, **settings)
+
+
+CHANGES = [
+    ("nothing", lambda idp: {"issuers": [main(idp)]}, False),
+    ("suspended", lambda idp: {"tenancy": {"suspended": ["acme"]}}, True),
+    ("another suspended", lambda idp: {"tenancy": {"suspended": ["globex"]}}, False),
+    ("issuer removed", lambda idp: {"issuers": [issuer(idp, "other")]}, True),
+    ("issuer disabled", lambda idp: {"issuers": [main(idp, enabled=False)]}, True),
+    (
+        "tenant removed",
+        lambda idp: {"issuers": [issuer(idp, tenants={"globex": "globex"})]},
+        True,
+    ),
+]
+
+
+@pytest.mark.parametrize(("_", "change", "is_out"), CHANGES)
+async def test_tasks_end_with_the_trust_in_their_caller(
+    tmp_path: Path, _: str, change: Any, is_out: bool
+) -> None:
+    """
+    They did with a suspension alone: what an issuer that is trusted no more had begun ran on for
+    hours, and was begun anew after a crash.
+    """
+    with Idp() as idp:
+        settings = {"tools": {}, "workspace": {"root": str(tmp_path)}}
+        before = tree(8000, [main(idp)], **settings)
+        toolbox = load(msgspec.convert(before, Config).tools)
+        caller: TenantContext = a_caller(issuer=idp.issuer("main"))
+        stranger = a_caller(issuer="https://never.example.com")
+        async with opened(
+            msgspec.convert(before, Config), toolbox, KeyRing.ephemeral()
+        ) as services:
+            assert not services.keeper.is_out(caller)
+            assert services.keeper.is_out(stranger)
+            services.apply(msgspec.convert(before | change(idp), Config), toolbox)
+            assert services.keeper.is_out(caller) is is_out
