@@ -80,7 +80,7 @@ class Database:
         if self._running:
             # Somebody is in there whom nothing stops. The process ends without it.
             log.warning("database_not_closed", reason=LATE)
-            return None
+            return
         patience = CLOSE_S
         while True:
             try:
