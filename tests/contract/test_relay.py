@@ -220,9 +220,13 @@ async def test_a_log_keeps_the_newest_and_says_when_some_are_missing(
     assert await acme.read("l", after) == found
 
 
-async def test_an_unknown_log_is_none_until_its_first_entry(relay: Relay) -> None:
-    """Whoever asks for more than there is learns that it is not there."""
+async def test_an_unknown_or_forgotten_log_is_none(relay: Relay) -> None:
+    """And it begins anew."""
     acme = relay.of("acme")
+    assert await acme.read("l", 0) is None
+    await filled(acme, entries=2, most=3)
+    await acme.forget("l")
+    await acme.forget("l")
 
     assert await acme.read("l", 0) is None
     assert await acme.read("l", 2) is None

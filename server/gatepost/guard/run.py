@@ -20,7 +20,7 @@ from gatepost.guard.ending import (
 from gatepost.stores.api import Claim, Claims, StoreUnavailable, TenantRelay
 from gatepost.tools.api import Call, CallContext, FailureKind, Outcome, Tool
 from gatepost.tools.attend import HUNG_UP
-from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError
+from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
 from gatepost.tools.fit import fit
 from gatepost.tools.runner import Next, outcome_of
 from gatepost_authz.errors import AuthError
@@ -38,8 +38,9 @@ BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 # These say that nothing was done and that the same call may succeed later; kept, they would answer
 # every retry for a day.
 INVITING: frozenset[FailureKind] = frozenset({"rate_limit", "upstream_unavailable"})
-# A tool raises these to be called again: with answers, by an abler client, with more permissions.
-NOT_AN_OUTCOME = (InputNeeded, MissingCapability, AuthError)
+# A tool raises these to be called again: with answers, by an abler client, with more permissions;
+# the last comes from before the tool.
+NOT_AN_OUTCOME = (InputNeeded, MissingCapability, AuthError, Unaccepted)
 UNENCODABLE = (TypeError, ValueError, RecursionError)
 
 
@@ -285,7 +286,13 @@ class Run:
     async def _renew(self) -> None:
         try:
             until = self._clock() + LEASE_S
-            await self._claims.renew(self._terms.key, self._terms.holder, until)
+            if await self._claims.renew(self._terms.key, self._terms.holder, until):
+                return
+            held = await self._claims.get(self._terms.key)
+            if held is not None and held.holder != self._terms.holder:
+                # The database was out of our reach for so long that somebody else could take the
+                # key and begin the same work.
+                self.stop()
         except StoreUnavailable:
             log.warning("lease_not_renewed", request_id=self._work.call.request_id)
 

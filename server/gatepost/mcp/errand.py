@@ -13,6 +13,7 @@ from gatepost.tools.client import (
     InputRequest,
     LogLevel,
     MissingCapability,
+    Unaccepted,
     lacking,
     required_by,
 )
@@ -46,6 +47,7 @@ class Errand:
         self._job: Job | None = None
         self._clock: Clock | None = None
         self._accepted = asyncio.Event()
+        self._refused = False
 
     def accept(self, job: Job) -> None:
         """Go on as *job*, which is durable."""
@@ -54,11 +56,21 @@ class Errand:
         self._job = job
         self._accepted.set()
 
+    def refuse(self) -> bool:
+        """Let a call end that waits to be a task (Unaccepted); False when it does not wait."""
+        if self._job is not None or not self.turn.is_set():
+            return False
+        self._refused = True
+        self._accepted.set()
+        return True
+
     async def detach(self) -> None:
         """See `Client`; returns once somebody accepts the task."""
         if self._job is None:
             self.turn.set()
             await self._accepted.wait()
+            if self._refused:
+                raise Unaccepted
 
     def timed(self, clock: Clock) -> None:
         """See `Client`."""

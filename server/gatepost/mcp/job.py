@@ -19,7 +19,7 @@ from gatepost.mcp.reply import UNANSWERED, as_refusal, without_answer
 from gatepost.stores.api import StoreUnavailable, TaskRecord
 from gatepost.tools.api import Outcome
 from gatepost.tools.attend import DeadlinePassed, Within
-from gatepost.tools.client import InputRequest
+from gatepost.tools.client import InputRequest, Unaccepted
 from gatepost.tools.registry import Unknown
 from gatepost_authz.errors import AuthError
 
@@ -36,6 +36,8 @@ UNENCODABLE = (TypeError, ValueError, RecursionError)
 GONE = "The tool is not served any more."
 REVOKED = "Its caller may not call any more."
 OVER = "The time of the task was over before its work was."
+
+CANCELLED = {"status": "cancelled", "status_message": "Cancelled by its client."}
 
 LOOKS_PER_LEASE = 10
 """How often a record is looked at although nobody said that it changed."""
@@ -193,9 +195,12 @@ class Job:
         """The members of the record that say how it ended."""
         if self.work.cancelled():
             if self.reason == "cancelled":
-                return {"status": "cancelled", "status_message": "Cancelled by its client."}
+                return CANCELLED
             return failed(INTERNAL_ERROR, REVOKED if self.reason == "revoked" else OVER)
         raised = self.work.exception()
+        if isinstance(raised, Unaccepted):
+            # Its request was taken back while it became a task.
+            return CANCELLED
         try:
             if raised is None:
                 return {"status": "completed", "result": task_result(self.work.result())}

@@ -4,6 +4,7 @@ import asyncio
 import hashlib
 import logging
 import secrets
+from collections import Counter
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -12,9 +13,9 @@ from msgspec import Raw
 
 from gatepost.mcp import questions
 from gatepost.mcp.errand import Errand
-from gatepost.mcp.job import GONE, OVER, REVOKED, Job, failed, fresh_runner
-from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS
-from gatepost.mcp.ledger import Ledger
+from gatepost.mcp.job import CANCELLED, GONE, OVER, REVOKED, Job, failed, fresh_runner
+from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Refused
+from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.mcp.project import rate_limited
 from gatepost.stores.api import StoreUnavailable, TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome, Tool
@@ -75,6 +76,7 @@ class Keeper:
         """Whether a caller could not sign in now; nothing is run for it, whatever it began."""
         self._runner = runner
         self._jobs: dict[Job, asyncio.Task[None]] = {}
+        self._opening: Counter[bytes] = Counter()
         self._sweeping: asyncio.Task[None] | None = None
         self._until = 0.0
 
@@ -89,9 +91,6 @@ class Keeper:
         """
         ledger, now = self.ledger, self.ledger.clock()
         terms, tenant, owner = ledger.terms, call.caller.tenant_id, owner_of(call.caller)
-        if await ledger.unfinished(tenant, owner) >= terms.max_per_caller:
-            message = f"{terms.max_per_caller} tasks are under way, and no more are allowed."
-            raise rate_limited(Failure("rate_limit", message, retry_after=terms.poll_interval_s))
         runs_s = tool.timeout_s or self._runner().timeout_s
         stored = StoredCall(
             caller=_replace(call.caller, claims=dict(call.caller.claims)),
@@ -120,14 +119,26 @@ class Keeper:
         try:
             await asyncio.shield(opening)
         except asyncio.CancelledError:
-            # Nobody will ever learn its id.
-            job.stop("cancelled")
+            # Nobody will ever learn its id; the work is still the request's to stop.
+            job.reason = "cancelled"
             opening.add_done_callback(_heard_of)
             raise
         return record
 
     async def _open(self, job: Job, errand: Errand) -> None:
-        await self.ledger.create(job.tenant, job.record)
+        ledger, owner = self.ledger, job.record.owner
+        # Those that are about to be kept count too: many calls may come at the same moment. One
+        # that is kept meanwhile counts twice for that moment, and never not at all.
+        ahead = self._opening[owner]
+        self._opening[owner] += 1
+        try:
+            if await ledger.unfinished(job.tenant, owner) + ahead >= ledger.terms.max_per_caller:
+                raise _too_many(ledger.terms)
+            await ledger.create(job.tenant, job.record)
+        finally:
+            self._opening[owner] -= 1
+            if not self._opening[owner]:
+                del self._opening[owner]
         self._begin(job, errand)
 
     def _begin(self, job: Job, errand: Errand) -> None:
@@ -192,7 +203,7 @@ class Keeper:
     def _fate(self, record: TaskRecord) -> tuple[StoredCall | None, dict[str, Any] | None]:
         """What is needed to run it again, or how it ended."""
         if record.cancelled:
-            return None, {"status": "cancelled", "status_message": "Cancelled by its client."}
+            return None, CANCELLED
         if record.expires_at <= self.ledger.clock():
             return None, failed(INTERNAL_ERROR, OVER)
         try:
@@ -292,6 +303,11 @@ async def perform(runner: Runner, call: Call) -> Outcome:
 def owner_of(caller: TenantContext) -> bytes:
     """Whose tasks these are, without saying it (tenant, issuer, kind and subject)."""
     return hashlib.sha256(_encode(caller.principal_key)).digest()
+
+
+def _too_many(terms: Terms) -> Refused:
+    message = f"{terms.max_per_caller} tasks are under way, and no more are allowed."
+    return rate_limited(Failure("rate_limit", message, retry_after=terms.poll_interval_s))
 
 
 def _heard_of(opening: asyncio.Future[None]) -> None:

@@ -72,7 +72,11 @@ async def run(server: Server, ask: Ask, call: Call) -> Outcome | TaskRecord:
         raise
     finally:
         if not accepted:
-            await _end(work, *why)
+            # One that has not come to its tool ends as if it had never been called: a retry key
+            # must not be spent on it. What detaches by itself may have done something before.
+            if tool.detaches or not errand.refuse():
+                work.cancel(*why)
+            await _over(work)
 
 
 async def _turned(errand: Errand, allowed_s: float, tool: Tool) -> bool:
@@ -89,10 +93,9 @@ async def _turned(errand: Errand, allowed_s: float, tool: Tool) -> bool:
     return patience_s < allowed_s
 
 
-async def _end(work: asyncio.Task[Outcome], *why: object) -> None:
-    """Take the work back, for the same reason as its request; what comes of it is nobody's."""
+async def _over(work: asyncio.Task[Outcome]) -> None:
+    """Wait for the end of work that is stopped; what comes of it is nobody's."""
     if not work.done():
-        work.cancel(*why)
         await asyncio.wait({work})
     if not work.cancelled():
         work.exception()

@@ -89,7 +89,7 @@ class Claim(msgspec.Struct, frozen=True, kw_only=True):
 
     key: bytes
     digest: bytes
-    """Of the arguments; the same key with others is a conflict."""
+    """Of the tool and its arguments."""
     holder: str
     """The call that runs."""
     leased_until: float
@@ -226,6 +226,9 @@ class TenantRelay(Protocol):
 
     async def read(self, log: str, after: int) -> list[Event] | None:
         """The entries after that number; None when the log is unknown or misses some of them."""
+
+    async def forget(self, log: str) -> None:
+        """Drop a log."""
 
 
 class Relay(Protocol):

@@ -249,6 +249,10 @@ class MemoryTenantRelay:
         found = [event for event in kept.events if event.number > after]
         return found if len(found) == kept.last - after else None
 
+    async def forget(self, log: str) -> None:
+        """See `TenantRelay`."""
+        self._logs.pop(log, None)
+
 
 class MemoryFollowing:
     """See `Following`."""

@@ -129,6 +129,11 @@ class ValkeyTenantRelay:
         events = [Event(_number(identity), fields[b""]) for identity, fields in found]
         return events if len(events) == _number(newest[0][0]) - after else None
 
+    async def forget(self, log: str) -> None:
+        """See `TenantRelay`."""
+        with answering():
+            await self._client.delete(self._key(b"log", log))
+
     def _key(self, kind: bytes, name: str) -> bytes:
         # With its length before it, no tenant's name can run into what follows.
         tenant = self._tenant

@@ -66,6 +66,14 @@ class InputNeeded(BaseException):
         self.requests = requests
 
 
+class Unaccepted(BaseException):
+    """
+    Ends a call that was to become a task and could not: its tool has not begun.
+
+    A BaseException like InputNeeded: no tool and no stage takes it for a failure of theirs.
+    """
+
+
 def all_needed(several: BaseExceptionGroup[Any]) -> InputNeeded | None:
     """Everything that was asked by tasks of one group; None when one of them failed otherwise."""
     needed, others = several.split(InputNeeded)

@@ -25,10 +25,10 @@ GRACE_S = 45.0
 FOREVER_S = 1e8
 """Three years; the loops' timers know no infinity."""
 
-BEYOND = (Exception, BaseExceptionGroup, SystemExit)
+BEYOND = (Exception, BaseExceptionGroup, SystemExit, KeyboardInterrupt)
 """
 What other people's code may end in. A library that gives up with `sys.exit` on a tool's behalf must
-not end the server.
+not end the server, nor one that takes its own stop for ours: a server has its own signal handlers.
 """
 
 
@@ -109,7 +109,8 @@ class Runner:
         StoreUnavailable; these are for the protocol to answer.
         """
         offer = self.registry.offer(call.kind, call.name, call.caller)
-        call.caller.require(offer.scopes)
+        if offer.scopes:
+            call.caller.require(offer.scopes)
         if offer.acr_values or offer.max_age_s is not None:
             call.caller.require_authentication(offer.acr_values, offer.max_age_s, now=self.clock())
         try:
@@ -127,6 +128,8 @@ class Runner:
         # The clock runs while the tool runs, not while a stage waits for a person.
         limit = offer.timeout_s or self.timeout_s
         work = offer.invoke(self.context_for(call), arguments)
+        if limit <= self.grace_s and call.client is NOBODY:
+            return Within(limit, work)  # every token is good for that long
         allowed = FOREVER_S if call.lasting else self.allowed_s(call.caller)
         if call.client is NOBODY:
             return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)

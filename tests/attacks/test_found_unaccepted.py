@@ -1,0 +1,145 @@
+"""Calls that were to become tasks and could not: what they cost, and whom."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from gatepost.mcp.ledger import Terms
+from gatepost.stores.api import StoreUnavailable, TaskRecord
+from gatepost.stores.memory import MemoryRecords, MemoryTasks
+from tests.conformance.tasking import DECLARED, Tasker
+from tests.guard.house import come
+from tests.support.mcp import JSON, META, VERSION, Response, message
+
+WITHIN_S = 10
+MOST = 2
+
+
+class Slow(MemoryTasks):
+    """Tasks that take a turn to be counted, and wait to be kept or cannot be."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.entered, self.go_on = asyncio.Event(), asyncio.Event()
+        self.go_on.set()
+        self.is_out = False
+
+    async def count(self, owner: bytes) -> int:
+        counted = await super().count(owner)
+        await asyncio.sleep(0)
+        return counted
+
+    async def create(self, task: TaskRecord) -> None:
+        self.entered.set()
+        await self.go_on.wait()
+        if self.is_out:
+            raise StoreUnavailable("away")
+        await super().create(task)
+
+
+class Site:
+    """A server whose tool `work`, a task where the client takes one, waits for ``gate``."""
+
+    def __init__(self) -> None:
+        self.ran: list[int] = []
+        self.gate = asyncio.Event()
+        pack = Pack("lengthy")
+
+        @pack.tool(task_support="optional")
+        async def work(ctx: CallContext, number: int) -> str:
+            """Have an effect."""
+            self.ran.append(number)
+            await self.gate.wait()
+            return "done"
+
+        records = MemoryRecords()
+        self.tasks = records.of("acme").tasks = Slow()
+        self.client = Tasker(pack.tools.values(), terms=Terms(max_per_caller=MOST), records=records)
+        self.hang_up = asyncio.Event()
+
+    async def call(self, number: int, key: str = "") -> Response:
+        """A call that may become a task, with a retry key; broken off by ``hang_up``."""
+        meta = {META + "protocolVersion": VERSION, **DECLARED}
+        params = {"name": "work", "arguments": {"number": number}, "_meta": meta}
+        headers = [JSON, ("mcp-protocol-version", VERSION)]
+        headers += [("mcp-method", "tools/call"), ("mcp-name", "work")]
+        headers += [("idempotency-key", key)] if key else []
+        sent = self.client.send(message("tools/call", params), headers, hang_up=self.hang_up)
+        return await asyncio.wait_for(sent, WITHIN_S)
+
+    async def ended(self, response: Response) -> Any:
+        """The task that a call has become, at its end."""
+        self.gate.set()
+        return await self.client.until(response.json["result"]["taskId"])
+
+
+@pytest.fixture
+async def site() -> AsyncIterator[Site]:
+    site = Site()
+    yield site
+    site.gate.set()
+    await site.client.keeper.aclose()
+
+
+async def one_too_many(site: Site) -> None:
+    """As many tasks as may be are under way."""
+    others = [await site.call(-n) for n in range(MOST)]
+    assert (await site.call(1, "k")).error == (200, -32000)
+    for other in others:
+        await site.ended(other)
+
+
+async def store_is_out(site: Site) -> None:
+    """The task cannot be kept."""
+    site.tasks.is_out = True
+    assert (await site.call(1, "k")).error == (503, -32603)
+    site.tasks.is_out = False
+
+
+async def client_is_gone(site: Site) -> None:
+    """Its connection breaks while the task is being kept."""
+    site.tasks.go_on.clear()
+    first = asyncio.create_task(site.call(1, "k"))
+    await asyncio.wait_for(site.tasks.entered.wait(), WITHIN_S)
+    site.hang_up.set()
+    assert (await first).status == 0
+    site.hang_up.clear()
+    site.tasks.go_on.set()
+
+
+@pytest.mark.parametrize("happens", [one_too_many, store_is_out, client_is_gone])
+async def test_a_retry_key_is_not_spent_on_a_call_that_did_not_begin(
+    site: Site, happens: Any
+) -> None:
+    """
+    For a day its retries heard that the tool was stopped in the middle and part of its work may be
+    done, when the tool had never begun.
+    """
+    await happens(site)
+    assert 1 not in site.ran
+
+    again = await site.call(1, "k")
+    assert (await site.ended(again))["result"]["content"][0]["text"] == "done"
+    assert site.ran.count(1) == 1
+
+
+async def test_tasks_are_counted_however_many_begin_at_once(site: Site) -> None:
+    """All were counted before the first was kept, so that one caller could have any number."""
+    answers = await asyncio.gather(*(site.call(number) for number in range(10)))
+
+    assert sum("result" in answer.json for answer in answers) == MOST
+    assert len(site.ran) == len(site.tasks.held) == MOST
+
+
+async def test_a_task_whose_client_is_gone_before_its_answer_ends(site: Site) -> None:
+    """Nobody knows its id: it neither runs nor counts."""
+    await client_is_gone(site)
+
+    async def has_ended() -> bool:
+        return [task.status for task in site.tasks.held.values()] == ["cancelled"]
+
+    await come(has_ended)
+    assert site.ran == []
