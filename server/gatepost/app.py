@@ -48,10 +48,7 @@ def build_app(
     *development_issuer* are the routes that only `gatepost dev` adds.
     """
     resource = Resource(config.resource)
-    challenge = Challenge(
-        baseline=config.scopes.baseline,
-        error_without_credentials=config.challenge.error_without_credentials,
-    )
+    challenge = challenge_of(config)
     bearer = Bearer(config, services, resource, challenge)
     endpoint = bearer(cast("ASGIApp", mcp(config, services, resource, challenge)))
     path = resource.path or "/"
@@ -97,6 +94,14 @@ def checks(
     ]
 
 
+def challenge_of(config: Config) -> Challenge:
+    """How refusals demand credentials."""
+    return Challenge(
+        baseline=config.scopes.baseline,
+        error_without_credentials=config.challenge.error_without_credentials,
+    )
+
+
 class Application:
     """The app in force; a reload puts another in its place, also for open connections."""
 
@@ -130,8 +135,15 @@ class Bearer:
         )
 
 
-def mcp(config: Config, services: Services, resource: Resource, challenge: Challenge) -> Endpoint:
-    """The endpoint at the resource."""
+def mcp(
+    config: Config,
+    services: Services,
+    resource: Resource,
+    challenge: Challenge,
+    *,
+    mirrors: bool = True,
+) -> Endpoint:
+    """The endpoint at the resource; *mirrors* as in `Endpoint`."""
     server = Server(
         runner=services.runner,
         registry=services.registry,
@@ -143,6 +155,7 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
         feed=services.feed,
         streams=services.streams,
         keeper=services.keeper,
+        register=services.register,
     )
     return Endpoint(
         server,
@@ -156,6 +169,7 @@ def mcp(config: Config, services: Services, resource: Resource, challenge: Chall
             config.limits.questions_per_caller,
             config.limits.question_timeout_s,
         ),
+        mirrors=mirrors,
     )
 
 

@@ -20,6 +20,7 @@ COMMANDS = {
     "dev": Row("gatepost.dev.command:dev", "Run everything on this machine, with sample tools."),
     "token": Row("gatepost.commands.token:token", "Print a token of the running `gatepost dev`."),
     "serve": Row("gatepost.commands.serve:serve", "Run the server."),
+    "stdio": Row("gatepost.commands.stdio:stdio", "Serve one caller over stdin and stdout."),
     "check": Row("gatepost.commands.check:check", "Print every problem of a configuration."),
     "tools": Row("gatepost.commands.tools:tools", "List the tools that a configuration enables."),
     "doctor": Row("gatepost.commands.doctor:command", "Walk a client's way to a server's tools."),

@@ -18,6 +18,7 @@ from gatepost.guard.once import Once, Runs
 from gatepost.keyring import KeyRing
 from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import Ledger, Terms
+from gatepost.mcp.register import Register
 from gatepost.renewal import known_tenants, lists_changed, losers, outcasts
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
@@ -85,6 +86,7 @@ class Services:
         self.buckets = Buckets()
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(config.log.format, enabled=config.log.level in {"debug", "info"})
+        self.register = Register(records, relay)
         self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
         self._introspectors: list[Introspectors] = []
         self._config: Config | None = None
@@ -218,6 +220,7 @@ class Services:
         await self.keys.aclose()
         await self.fetcher.aclose()
         self.workspaces.close()
+        await self.register.aclose()
         await self.feed.aclose()
         await self.log.aclose()
 

@@ -9,6 +9,12 @@ from gatepost_authz.config import Issuer, Network
 
 Mode = Literal["production", "development"]
 
+STDIO = "stdio"
+"""
+The issuer of the caller of `gatepost stdio`: no URL, so no issuer of tokens can have this name and
+nobody meets this caller's state.
+"""
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One table of the configuration file."""
@@ -163,6 +169,19 @@ class LogSettings(Settings, frozen=True, kw_only=True):
     """`json` for machines, `console` for a person."""
 
 
+class StdioSettings(Settings, frozen=True, kw_only=True):
+    """Whose calls `gatepost stdio` serves: there is no token, so the operator says it here."""
+
+    tenant: str = ""
+    """The caller's tenant; there is no default."""
+    subject: str = ""
+    """Who the caller is within its tenant."""
+    scopes: tuple[str, ...] = ()
+    """What the caller may do; scopes that these imply come with them."""
+    roles: tuple[str, ...] = ()
+    """The caller's roles."""
+
+
 class Config(Settings, frozen=True, kw_only=True):
     """The whole configuration."""
 
@@ -185,6 +204,7 @@ class Config(Settings, frozen=True, kw_only=True):
     tasks: TasksSettings = TasksSettings()
     limits: LimitsSettings = LimitsSettings()
     log: LogSettings = LogSettings()
+    stdio: StdioSettings = StdioSettings()
 
     @property
     def development(self) -> bool:

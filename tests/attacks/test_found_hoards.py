@@ -8,7 +8,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.resumption import OVER_S, Archive, Journal
-from gatepost.mcp.room import NEW_AT_ONCE, NEW_PER_S, room_of
+from gatepost.mcp.room import NEW_AT_ONCE, NEW_PER_S
 from gatepost.mcp.watching import MOST_WATCHED_CHARACTERS
 from gatepost.stores.api import StoreUnavailable
 from gatepost.stores.memory import MemoryRelay
@@ -122,7 +122,7 @@ async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
     house = await House(pack.tools.values()).open()
     session = house.one.endpoint._handshake._sessions.find(house.session.encode(), a_caller())
     assert session is not None
-    room = await room_of(house.one.records.of("acme"), house.one.relay.of("acme"), session)
+    room = await house.one.server.register.room("acme", session)
     assert room is not None
     for number in range(50):
         archive.add(("acme", "i", "user", str(number)), Journal(room, b"1"))

@@ -1,14 +1,44 @@
-"""One running `gatepost dev` for all clients."""
+"""Two running `gatepost dev` for all clients: one as it comes, one with tools of every kind."""
 
 from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
 
 import pytest
 
+from tests.architecture.source import ROOT
 from tests.support import gatepost
 from tests.support.gatepost import Gatepost
+
+FIXTURES = [
+    ROOT / "tests/clients/toolset.py",
+    *sorted((ROOT / "tests/conformance").glob("fixture_*.py")),
+]
+
+
+class Stage(NamedTuple):
+    """An endpoint with something of every kind behind its gate, and a key to it."""
+
+    url: str
+    token: str
+    folder: Path
+    """Where its state is, for further tokens."""
+
+    @property
+    def bearer(self) -> dict[str, str]:
+        """The header that opens the gate."""
+        return {"Authorization": f"Bearer {self.token}"}
 
 
 @pytest.fixture(scope="package")
 def dev(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Gatepost]:
     with gatepost.dev(tmp_path_factory.mktemp("dev")) as running:
         yield running
+
+
+@pytest.fixture(scope="package")
+def stage(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Stage]:
+    folder = tmp_path_factory.mktemp("stage")
+    tools = [argument for file in FIXTURES for argument in ("--tools", str(file))]
+    with gatepost.dev(folder, *tools) as running:
+        yield Stage(running.url, gatepost.token(folder, "--tenant", "acme"), folder)

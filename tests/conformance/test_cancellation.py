@@ -127,7 +127,7 @@ async def test_cx_04_what_is_over_leaves_nobody_listening(house: House) -> None:
     await house.cancel(house.two, 7)
     await live.over()
 
-    await asyncio.sleep(0)
+    await house.hears_no_more()
     assert followers == {}
     assert house.one.endpoint._handshake._running == {}
 

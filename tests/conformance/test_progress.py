@@ -76,7 +76,7 @@ async def ask(client: Client, tool: str, arguments: dict[str, Any], **headers: s
 
 
 @pytest.mark.requirement("PR-01", "PR-03", "T-05", "T-07", "J-08")
-async def test_a_tool_that_reports_turns_the_answer_into_a_stream(client: Client) -> None:
+async def test_pr_03_a_tool_that_reports_turns_the_answer_into_a_stream(client: Client) -> None:
     """Its reports come first, with the client's token; the result comes last and ends it."""
     response = await ask(client, "count", {"values": [1, 2.5]})
 
@@ -90,7 +90,7 @@ async def test_a_tool_that_reports_turns_the_answer_into_a_stream(client: Client
 
 
 @pytest.mark.requirement("PR-01")
-async def test_progress_only_ever_grows(client: Client) -> None:
+async def test_pr_01_progress_only_ever_grows(client: Client) -> None:
     """A report that does not is dropped, and so is one that is no number."""
     response = await ask(client, "count", {"values": [1, 1, 0.5, 2]})
 
@@ -135,9 +135,11 @@ async def test_a_session_hears_of_progress_too(client: Client) -> None:
     assert "resultType" not in response.events[-1]["result"]
 
 
-@pytest.mark.requirement("T-11", "CX-01", "CX-04")
+@pytest.mark.requirement("T-11", "CX-01", "CX-02", "CX-04")
 @pytest.mark.parametrize("report", [True, False])
-async def test_hanging_up_cancels_a_modern_request(client: Client, report: bool) -> None:
+async def test_cx_01_cx_02_hanging_up_cancels_a_modern_request(
+    client: Client, report: bool
+) -> None:
     """The tool is told to stop, and nothing more is sent."""
     hang_up = asyncio.Event()
     params = {
@@ -164,6 +166,7 @@ async def test_hanging_up_cancels_a_modern_request(client: Client, report: bool)
 
     assert SEEN == ["started", "ended"]
     assert b"result" not in response.body
+    assert b"notifications/cancelled" not in response.body
     assert (response.status == 200) is report
 
 

@@ -46,6 +46,12 @@ async def wait(ctx: CallContext, report: bool) -> str:
     return "never"
 
 
+@pack.tool()
+async def need_roots(ctx: CallContext) -> str:
+    """Ask for the folders."""
+    return str(await ctx.roots())
+
+
 @pytest.fixture
 async def house() -> House:
     Signal.started, Signal.ended = asyncio.Event(), asyncio.Event()
@@ -248,3 +254,49 @@ async def test_a_store_that_does_not_answer_is_no_lost_session(
 
     assert (answer.status, answer.json["error"]["code"]) == (503, -32603)
     assert int(answer.headers["retry-after"]) > 0
+
+
+@pytest.mark.requirement("S-13", "S-14")
+@pytest.mark.parametrize("version", ["2025-11-25", "2025-06-18", "2025-03-26"])
+async def test_s_13_s_14_the_id_comes_with_the_handshake_and_with_nothing_else(
+    version: str,
+) -> None:
+    """In letters that fit a header; what follows in the session does not repeat it."""
+    house = await House(pack.tools.values(), version=version).open()
+    answer = await house.two.within(house.session, message("ping"))
+
+    assert all(0x21 <= ord(letter) <= 0x7E for letter in house.session)
+    assert "mcp-session-id" not in answer.headers
+
+
+@pytest.mark.requirement("S-15", "DE-25")
+@pytest.mark.parametrize("method", ["ping", "tools/list", "tools/call", "logging/setLevel"])
+async def test_s_15_de_25_without_an_id_nothing_of_a_session_is_served(
+    house: House, method: str
+) -> None:
+    """400: there is no leg without sessions, so nothing could be promised to it."""
+    assert (await house.one.send(message(method, {}))).error == (400, -32600)
+
+
+@pytest.mark.requirement("S-18")
+@pytest.mark.parametrize("version", ["2024-11-05", "2030-01-01", "nonsense"])
+async def test_s_18_an_unserved_version_is_refused_within_a_session_too(
+    house: House, version: str
+) -> None:
+    """400, whatever was negotiated."""
+    named = ("mcp-protocol-version", version)
+
+    assert (await house.one.within(house.session, message("ping"), named)).status == 400
+    assert await house.ping(house.one) == 200
+
+
+@pytest.mark.requirement("DE-24")
+async def test_de_24_capabilities_are_those_of_the_handshake(house: House) -> None:
+    """What a request of a session claims in its `_meta` makes its client able to nothing."""
+    claimed = {"io.modelcontextprotocol/clientCapabilities": {"roots": {}}}
+    params = {"name": "need_roots", "arguments": {}, "_meta": claimed}
+
+    result = (await house.one.within(house.session, message("tools/call", params))).json["result"]
+
+    assert result["isError"] is True
+    assert "roots" in result["content"][0]["text"]

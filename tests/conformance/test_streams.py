@@ -284,4 +284,5 @@ async def test_s_21_a_relay_that_fails_leaves_nothing_behind(
     assert live.status == 503
     assert len(house.one.streams) == 0
     assert house.one.feed.tenants == ()
+    await house.hears_no_more()
     assert vars(house.one.relay.of("acme"))["_followers"] == {}

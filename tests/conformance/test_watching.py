@@ -7,8 +7,10 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.subscriptions import MOST_NAMES
+from gatepost.stores.api import SessionRecord
+from gatepost.stores.memory import MemoryRecords, MemorySessions
 from tests.conformance.tasking import DECLARED, Tasker
-from tests.support.events import House, Live
+from tests.support.events import WITHIN_S, House, Live
 from tests.support.listening import listening
 from tests.support.mcp import Client, a_caller, message
 
@@ -177,6 +179,45 @@ async def test_r_10_a_session_subscribes_and_hears(version: str) -> None:
         "method": "notifications/resources/updated",
         "params": {"uri": "notes://mine"},
     }
+    live.hang_up()
+    await live.over()
+
+
+class Slow(MemorySessions):
+    """Takes its time to answer after the next change, until `go`."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.asked, self.go = asyncio.Event(), asyncio.Event()
+        self.is_slow = False
+
+    async def get(self, key: bytes) -> SessionRecord:
+        if self.is_slow:
+            self.asked.set()
+            await self.go.wait()
+        return await super().get(key)
+
+    async def replace(self, key: bytes, record: SessionRecord, *, expires_at: float) -> bool:
+        replaced = await super().replace(key, record, expires_at=expires_at)
+        self.is_slow = bool(record.subscriptions)
+        return replaced
+
+
+@pytest.mark.requirement("R-10")
+async def test_r_10_a_change_right_after_the_subscription_is_told() -> None:
+    """Though the stream, at another process, still reads what the session is subscribed to."""
+    records, slow = MemoryRecords(), Slow()
+    records.of("acme").sessions = slow
+    house = await a_house(records=records).open()
+    live = await house.get(house.one).opened()
+
+    await ask(house, house.two, "resources/subscribe", uri="notes://mine")
+    await asyncio.wait_for(slow.asked.wait(), WITHIN_S)
+    await house.two.feed.of("acme").updated("notes://never")
+    await house.two.feed.of("acme").updated("notes://mine")
+    slow.go.set()
+
+    assert (await watched(live))["params"] == {"uri": "notes://mine"}
     live.hang_up()
     await live.over()
 

@@ -1,12 +1,14 @@
 """Every backend of each protocol, by the name that a failing test shows."""
 
-from collections.abc import AsyncIterator
+from collections.abc import AsyncIterator, Iterator
 from pathlib import Path
 
 import pytest
 
 from gatepost.stores.api import Records, Relay
 from gatepost.stores.backends import open_records, open_relay
+from tests.support.postgres import Postgres
+from tests.support.valkey import Valkey
 
 
 @pytest.fixture(params=["memory", "sqlite", "postgresql"])
@@ -50,3 +52,25 @@ async def relay(relay_url: str) -> AsyncIterator[Relay]:
     opened = await open_relay(relay_url)
     yield opened
     await opened.aclose()
+
+
+@pytest.fixture
+def own_postgres() -> Iterator[Postgres]:
+    """A server that this test may stop."""
+    server = Postgres()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[Valkey]:
+    """A server that this test may stop."""
+    server = Valkey()
+    try:
+        server.start()
+        yield server
+    finally:
+        server.remove()

@@ -23,28 +23,6 @@ from tests.support.valkey import PASSWORD as VALKEY_PASSWORD
 from tests.support.valkey import Valkey
 
 
-@pytest.fixture
-def own_postgres() -> Iterator[Postgres]:
-    """A server that this test may stop."""
-    server = Postgres()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
-
-
-@pytest.fixture
-def own_valkey() -> Iterator[Valkey]:
-    """A server that this test may stop."""
-    server = Valkey()
-    try:
-        server.start()
-        yield server
-    finally:
-        server.remove()
-
-
 async def unavailable(records: Records) -> str:
     """What is told about a database that does not answer."""
     with pytest.raises(StoreUnavailable) as told:

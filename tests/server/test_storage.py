@@ -53,6 +53,8 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
     "no scheme": ({"database": "gatepost.db"}, "E032", "database", "sqlite:///PATH"),
     "a scheme of others": ({"database": "mysql://a:hidden@b/c"}, "E032", "database", "mysql"),
     "no path": ({"database": "sqlite:///"}, "E032", "database", "sqlite:///PATH"),
+    "SQLite's memory": ({"database": "sqlite:///:memory:"}, "E032", "database", "memory:"),
+    "SQLite's URL": ({"database": "sqlite:///file:x"}, "E032", "database", "sqlite:///PATH"),
     "a driver": ({"database": "postgresql+psycopg://b/c"}, "E032", "database", "postgresql:"),
     "no host": ({"database": "postgresql:///c"}, "E032", "database", "postgresql://"),
     "no port": ({"database": "postgresql://a:hidden@b:x/c"}, "E032", "database", "address"),
@@ -69,7 +71,10 @@ REFUSED: dict[str, tuple[dict[str, Any], str, str, str]] = {
         {"database": "postgresql://b/c?password=hidden", "mode": "production"},
         "E031", "database", "file:PATH",
     ),
-    "a relay's password": ({"shared": REDIS, "mode": "production"}, "E031", "shared", "env:"),
+    "a relay's password": (
+        {"database": "sqlite:///x", "shared": REDIS, "mode": "production"},
+        "E031", "shared", "env:",
+    ),
     "a folder": ({"database": "sqlite:///."}, "E034", "database", "folder"),
     "below a file": ({"database": "sqlite:///file/x.db"}, "E034", "database", "not a folder"),
     "workers without a relay": (
@@ -119,6 +124,11 @@ def test_what_can_be_opened_is_fine(
     (tmp_path / "relay").write_text(f"{REDIS}\n")
 
     assert found(config(**settings)) == []
+
+
+def test_memory_in_production_is_odd() -> None:
+    """It starts, and `check` says what that means."""
+    assert [one for one, _, _ in found(config(mode="production"))] == ["config.W030"]
 
 
 def test_a_missing_package_names_its_extra(monkeypatch: pytest.MonkeyPatch) -> None:

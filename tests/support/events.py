@@ -183,5 +183,10 @@ class House:
         """Use the session; the status."""
         return (await client.send(message("ping"), [JSON, *self._named()])).status
 
+    async def hears_no_more(self) -> None:
+        """Both processes forget which sessions they know."""
+        for client in (self.one, self.two):
+            await client.server.register.aclose()
+
     def _named(self) -> list[Header]:
         return [("mcp-session-id", self.session)]

@@ -16,6 +16,7 @@ from gatepost.mcp.endpoint import DEFAULT_LIMITS, Endpoint, Limits
 from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import DEFAULT_TERMS, Ledger, Terms
 from gatepost.mcp.legacy import Sessions
+from gatepost.mcp.register import Register
 from gatepost.mcp.server import Server, ServerInfo
 from gatepost.packs import demo
 from gatepost.stores.api import Records, Relay
@@ -169,6 +170,7 @@ class Client:
             feed=self.feed,
             streams=self.streams,
             keeper=self.keeper,
+            register=Register(self.records, self.relay, clock=self.clock),
         )
         self.endpoint = Endpoint(
             self.server,

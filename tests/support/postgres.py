@@ -66,9 +66,12 @@ class Postgres:
         self._process.stop(with_signal=signal.SIGINT)
 
     def signal(self, number: int) -> None:
-        """Send the server a signal, for example one that makes it hang."""
+        """Send every process of the server a signal, for example one that makes it hang."""
         assert self._process is not None
-        self._process.process.send_signal(number)
+        parent = self._process.process.pid
+        children = Path(f"/proc/{parent}/task/{parent}/children").read_text().split()
+        for pid in (parent, *map(int, children)):
+            os.kill(pid, number)
 
     def remove(self) -> None:
         """Stop it, if it runs, and leave nothing behind."""

@@ -16,6 +16,8 @@ from tests.support.idp import Idp
 from tests.tenancy.house import issuer
 from tests.tenancy.post import Post, post
 
+ATTEMPTS = 400
+"""Streams after which two processes that share a socket must both have one."""
 WANTED = {"notifications": {"toolsListChanged": True}}
 
 
@@ -78,9 +80,14 @@ def on_both(crew: Post, token: str) -> Iterator[list[Stream]]:
     """A stream at each of the two workers."""
     with contextlib.ExitStack() as stack:
         found: dict[str, Stream] = {}
-        for _ in range(40):
-            stream = stack.enter_context(listening(crew.door, token))
-            found.setdefault(stream.worker, stream)
+        for _ in range(ATTEMPTS):
+            opening = contextlib.ExitStack()
+            stream = opening.enter_context(listening(crew.door, token))
+            if stream.worker in found:
+                opening.close()
+                continue
+            stack.enter_context(opening)
+            found[stream.worker] = stream
             if len(found) == 2:
                 break
         assert len(found) == 2

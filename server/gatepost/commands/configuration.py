@@ -59,9 +59,22 @@ def with_workers(config: Config, workers: int | None) -> Config:
     return msgspec.structs.replace(config, listen=listen)
 
 
-def settled(path: Path, *, workers: int | None = None) -> tuple[Config, Toolbox]:
-    """The configuration, if nothing in it keeps it from serving; else exit 1, saying all."""
+def settled(
+    path: Path,
+    *,
+    workers: int | None = None,
+    beside: frozenset[str] = frozenset(),
+    also: Callable[[Config], Iterable[Problem]] | None = None,
+) -> tuple[Config, Toolbox]:
+    """
+    The configuration, if nothing in it keeps it from serving; else exit 1, saying all.
+
+    Problems *beside* the command's concerns do not count, and what is *also* wrong does.
+    """
     config, toolbox, found = examine(path, workers=workers)
+    found = [problem for problem in found if problem.id not in beside]
+    if config is not None and also is not None:
+        found += [problem for problem in also(config) if problem not in found]
     show(found)
     if config is None or any(problem.level == "error" for problem in found):
         raise click.exceptions.Exit(1)

@@ -7,7 +7,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gatepost.config import places, storage
+from gatepost.config import places, stdio, storage
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing, KeyRingError
@@ -45,6 +45,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from _mode(config)
     yield from _tenancy(config)
     yield from toolbox.problems
+    yield from stdio.problems(config)
     yield from _tools(config, toolbox)
     yield from _numbers(config)
 

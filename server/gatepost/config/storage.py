@@ -79,6 +79,14 @@ def _address(setting: str, url: str, backends: Mapping[str, Backend]) -> Iterato
 
 
 def _shared(config: Config) -> Iterator[Problem]:
+    if config.storage.database == MEMORY and not config.development:
+        yield Problem(
+            "config.W030",
+            "tasks, retry keys and ended sessions are forgotten when the server stops",
+            f'set storage.database = "{SQLITE}PATH" or "postgresql://…"',
+            "warning",
+            DATABASE,
+        )
     if config.listen.workers <= 1:
         return
     if not config.storage.shared:
@@ -109,9 +117,13 @@ def _password(url: str) -> bool:
 def _is_complete(url: str) -> bool:
     """Whether something follows the scheme: a path, or a host and a port that can be one."""
     if url.startswith(SQLITE):
-        return len(url) > len(SQLITE) and "?" not in url
+        path = url.removeprefix(SQLITE)
+        # SQLite's own words for what is no file: each connection would have one of its own.
+        return bool(path) and "?" not in path and not path.startswith((":", "file:"))
     try:
         parts = urlsplit(url)
-        return url.startswith(f"{parts.scheme}://") and bool(parts.hostname) and parts.port != 0
+        # PostgreSQL's socket is named as an option: postgresql:///name?host=/run/postgresql
+        place = parts.hostname or (parts.scheme == "postgresql" and "host=/" in parts.query)
+        return url.startswith(f"{parts.scheme}://") and bool(place) and parts.port != 0
     except ValueError:
         return False

@@ -86,10 +86,11 @@ class Endpoint:
     """
     The MCP endpoint, an ASGI app behind the gate.
 
-    Both eras meet the caller that the gate left in the scope; nothing here reads a token.
+    Both eras meet the caller that the gate left in the scope; nothing here reads a token. *mirrors*
+    says whether there are headers that repeat what a message says, to be compared with it.
     """
 
-    def __init__(  # the composition root hands over each part by name
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         server: Server,
         *,
@@ -98,13 +99,14 @@ class Endpoint:
         sessions: Sessions,
         suspended: frozenset[str] = frozenset(),
         limits: Limits = DEFAULT_LIMITS,
+        mirrors: bool = True,
     ) -> None:
         self._locate = resource.locate
         self._suspended = suspended
         self._limits = limits
         self._modern = Replies(challenge, modern=True)
         self._legacy = Replies(challenge, modern=False)
-        self._stateless = Stateless(server, self._modern)
+        self._stateless = Stateless(server, self._modern, mirrors=mirrors)
         desk = Desk(
             server.keyring,
             most_per_caller=limits.questions_per_caller,
@@ -126,7 +128,8 @@ class Endpoint:
             return
         if answer is None:
             return
-        if isinstance(answer, Line):
+        # Asked this way round because nearly all are, and to ask of a Line costs five times that.
+        if not isinstance(answer, Answer):
             # Everything that the request brought is let go of: it could weigh megabytes, and the
             # stream may stay for days.
             scope.pop(WHOLE_BODY, None)
@@ -198,7 +201,7 @@ class Endpoint:
         if room is None:
             return self._legacy.refused(None, LEGACY_REFUSALS[ruling])
         if ruling is Ruling.END:
-            return await self._handshake.end(room)
+            return await self._handshake.end(exchange, room)
         return await self._handshake.listen(exchange, room)
 
     async def _request(

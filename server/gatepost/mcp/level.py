@@ -4,9 +4,7 @@ import msgspec
 from msgspec import UNSET
 
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
-from gatepost.mcp.room import revise
 from gatepost.mcp.server import Ask, Server
-from gatepost.stores.api import SessionRecord
 from gatepost.tools.client import LEVELS
 
 
@@ -15,13 +13,10 @@ async def set_level(server: Server, ask: Ask) -> bytes:
     level = ask.params.level
     if level is UNSET or level not in LEVELS:
         raise Refused(INVALID_PARAMS, f"params.level is one of {', '.join(LEVELS)}")
-    session = ask.session
-    if session is not None:
-        tenant = ask.caller.tenant_id
-        sessions, relay = server.records.of(tenant).sessions, server.relay.of(tenant)
-
-        def change(record: SessionRecord) -> SessionRecord:
-            return msgspec.structs.replace(record, log_level=level)
-
-        await revise(sessions, relay, session, change)
+    session, tenant = ask.session, ask.caller.tenant_id
+    room = None if session is None else await server.register.room(tenant, session)
+    if session is not None and room is not None:
+        await room.revise(lambda record: msgspec.structs.replace(record, log_level=level))
+        server.register.changed(tenant, session)
+        await room.tell("watch")
     return b"{}"

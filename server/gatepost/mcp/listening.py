@@ -41,7 +41,7 @@ class Listener(Held):
     are subscribed to, so that nothing grows behind a slow reader.
     """
 
-    __slots__ = ("_new", "_server", "_stale", "interest", "name")
+    __slots__ = ("_heard", "_known", "_new", "_server", "interest", "name")
 
     def __init__(self, server: Server, caller: TenantContext, room: Room) -> None:
         super().__init__(caller, room, server.streams)
@@ -49,7 +49,8 @@ class Listener(Held):
         self.name = secrets.token_urlsafe(12)
         self.interest: Interest | None = None
         self._new: dict[Change, None] = {}
-        self._stale = False
+        self._heard = self._known = 0
+        """How often the subscriptions became different, and how many of those times we know of."""
 
     def in_force(self, record: SessionRecord) -> SessionRecord:
         """The session's record with this as its listener."""
@@ -59,7 +60,7 @@ class Listener(Held):
         """Take a change; tasks are of an extension that these revisions do not have."""
         if change.what == "task" or change in self._new:
             return
-        watched = change.what != "document" or self._stale
+        watched = change.what != "document" or self.is_behind
         if not watched and change.name not in self.room.record.subscriptions:
             return
         self._new[change] = None
@@ -80,12 +81,13 @@ class Listener(Held):
     @property
     def is_behind(self) -> bool:
         """See `Held`; the subscriptions are different."""
-        return self._stale
+        return self._heard != self._known
 
     async def catch_up(self) -> None:
-        """See `Held`."""
-        self._stale = False
+        """See `Held`; behind until the store has answered, or what changes meanwhile is lost."""
+        heard = self._heard
         await self.room.look()
+        self._known = heard
 
     async def wanted(self) -> bool:
         """Whether this is still the listener of a session that lives."""
@@ -95,7 +97,7 @@ class Listener(Held):
     @property
     def watches(self) -> bool:
         """See `Line`."""
-        return bool(self.room.record.subscriptions) or self._stale
+        return bool(self.room.record.subscriptions) or self.is_behind
 
     def hear(self, signal: Signal) -> None:
         """Another listener, anywhere, ends this one; subscriptions may be different now."""
@@ -103,7 +105,7 @@ class Listener(Held):
         if signal.kind == "listen" and signal.about != self.name:
             self.end()
         elif signal.kind == "watch":
-            self._stale = True
+            self._heard += 1
             self._streams.wake(self)
 
     def release(self) -> None:

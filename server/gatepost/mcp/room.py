@@ -13,7 +13,6 @@ from gatepost.stores.api import (
     SessionRecord,
     Sessions,
     StoreUnavailable,
-    TenantRecords,
     TenantRelay,
 )
 
@@ -121,14 +120,6 @@ class Shelf(msgspec.Struct, frozen=True):
 
     relay: TenantRelay
     name: str
-
-
-async def room_of(records: TenantRecords, relay: TenantRelay, session: Session) -> Room | None:
-    """The room of a session; None when it was ended, here or anywhere."""
-    record = await records.sessions.get(session.key)
-    if record.ended:
-        return None
-    return Room(session, record, sessions=records.sessions, relay=relay)
 
 
 async def revise(

@@ -18,6 +18,7 @@ from gatepost.mcp.params import (
     TASKS,
     Params,
 )
+from gatepost.mcp.register import Register
 from gatepost.stores.api import Records, Relay
 from gatepost.streams import Streams
 from gatepost.tools.api import Retry, Tool
@@ -65,6 +66,7 @@ class Server:
         feed: Feed,
         streams: Streams,
         keeper: Keeper,
+        register: Register,
         page_size: int = PAGE_SIZE,
     ) -> None:
         self.runner = runner
@@ -78,6 +80,7 @@ class Server:
         self.lengthy = frozenset(name for name, tool in registry.tools.items() if may_last(tool))
         """The tools whose calls may become tasks."""
         self.tasks = keeper
+        self.register = register
         self.capabilities: dict[str, Any] = capabilities(registry)
         self.modern_capabilities = self.capabilities | extensions(registry)
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})

@@ -32,7 +32,7 @@ from gatepost.mcp.params import NO_META, read_params
 from gatepost.mcp.replay import open_replay
 from gatepost.mcp.reply import UNANSWERED, UNAVAILABLE, Replies, as_refusal, without_answer
 from gatepost.mcp.resumption import Archive, Resumable
-from gatepost.mcp.room import Room, room_of
+from gatepost.mcp.room import Room
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.stream import reads_events
 from gatepost.stores.api import StoreUnavailable
@@ -81,10 +81,7 @@ class Handshake:
         session = self._sessions.find(exchange.headers.get(SESSION_HEADER, b""), caller)
         if session is None:
             return None
-        tenant = caller.tenant_id
-        return await room_of(
-            self._server.records.of(tenant), self._server.relay.of(tenant), session
-        )
+        return await self._server.register.room(caller.tenant_id, session)
 
     def initialize(self, exchange: Exchange, message: Message, identity: bytes) -> Answer:
         """Open a session (DE-05); its id goes back in a header."""
@@ -95,9 +92,10 @@ class Handshake:
         body = result(identity, self._server.introduction(session.version))
         return Answer(200, body, ((SESSION_HEADER, session_id.encode("ascii")),))
 
-    async def end(self, room: Room) -> Answer:
+    async def end(self, exchange: Exchange, room: Room) -> Answer:
         """End a session, everywhere and for good (DE-13)."""
         await room.revise(lambda record: msgspec.structs.replace(record, ended=True))
+        self._server.register.changed(exchange.caller.tenant_id, room.session)
         nonce = room.session.nonce
         for (owner, _), stop in tuple(self._running.items()):
             if owner == nonce:
@@ -137,7 +135,8 @@ class Handshake:
             return await self._replies.to(exchange, identity, stream, work)
         finally:
             ear.close()
-            if stream is not None and stream.started:
+            if stream is not None:
+                # Also one that never began: it takes its place first, and beginning may fail.
                 streams.leave(stream)
 
     async def _work(

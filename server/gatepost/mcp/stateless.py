@@ -23,9 +23,10 @@ from gatepost.tools.registry import UnknownTool
 class Stateless:
     """Serves requests of 2026-07-28, in the order of checks that H-13 gives."""
 
-    def __init__(self, server: Server, replies: Replies) -> None:
+    def __init__(self, server: Server, replies: Replies, *, mirrors: bool = True) -> None:
         self._server = server
         self._replies = replies
+        self._mirrors = mirrors
         self._methods = served(server.modern_capabilities, modern=True)
         self._routed = frozenset(n for n, tool in server.registry.tools.items() if tool.routed)
 
@@ -96,12 +97,13 @@ class Stateless:
         method = self._methods.get(name)
         member = None if method is None else method.mirrors
         mirrored = None if member is None else getattr(params, member)
-        modern.check_mirrors(exchange.headers, name, mirrored, member)
+        if self._mirrors:
+            modern.check_mirrors(exchange.headers, name, mirrored, member)
         if method is None:
             raise Refused(METHOD_NOT_FOUND, "Method not found", status=404)
         if problem is not None:
             raise problem
-        if name == "tools/call" and params.name in self._routed:
+        if self._mirrors and name == "tools/call" and params.name in self._routed:
             self._check_routed(exchange, params)
         return method
 

@@ -7,7 +7,6 @@ from msgspec import UNSET
 
 from gatepost.mcp.documents import unknown_document
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, RATE_LIMITED, Refused
-from gatepost.mcp.room import room_of
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.subscriptions import MOST_NAMES
 from gatepost.stores.api import SessionRecord
@@ -65,9 +64,10 @@ async def _revise(
 ) -> bytes:
     tenant = ask.caller.tenant_id
     if ask.session is not None:
-        room = await room_of(server.records.of(tenant), server.relay.of(tenant), ask.session)
+        room = await server.register.room(tenant, ask.session)
         if room is not None:
             await room.revise(change)
+            server.register.changed(tenant, ask.session)
             # The session's stream may be at another process.
             await room.tell("watch")
     return b"{}"

@@ -10,7 +10,14 @@ import structlog
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import WORDS, Call, CallContext, Failure, Offer, Outcome, ToolFailure
 from gatepost.tools.attend import DeadlinePassed, Patient, Within
-from gatepost.tools.client import NOBODY, MissingCapability, ProtocolError, all_needed
+from gatepost.tools.client import (
+    NOBODY,
+    InputNeeded,
+    MissingCapability,
+    ProtocolError,
+    Unaccepted,
+    all_needed,
+)
 from gatepost.tools.fit import fit
 from gatepost.tools.registry import Registry
 from gatepost_authz.caller import TenantContext
@@ -25,10 +32,12 @@ GRACE_S = 45.0
 FOREVER_S = 1e8
 """Three years; the loops' timers know no infinity."""
 
-BEYOND = (Exception, BaseExceptionGroup, SystemExit)
+OURS = (InputNeeded, Unaccepted, GeneratorExit)
+"""How a call ends that is to be made again, or that the interpreter drops."""
+BEYOND = (BaseException,)
 """
 What other people's code may end in. A library that gives up with `sys.exit` on a tool's behalf must
-not end the server.
+not end the server, and one written in Rust panics with a BaseException of its own.
 """
 
 
@@ -119,6 +128,8 @@ class Runner:
                 raise
             # The tool awaited something that somebody else cancelled: its fault, not the client's.
             outcome = outcome_of(cancelled, call, offer.timeout_s or self.timeout_s)
+        except OURS:
+            raise
         except BEYOND as error:
             outcome = outcome_of(error, call, offer.timeout_s or self.timeout_s)
         return fit(outcome, offer, self.max_result_bytes)

@@ -2,9 +2,10 @@
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from typing import Any, TypeVar
 
+import structlog
 from sqlalchemy import URL, Connection, CursorResult, Executable, Row
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
@@ -16,51 +17,98 @@ ANSWER_S = 6.0
 """Waiting for a connection, connecting and the statement together."""
 STATEMENT_MS = 5_000
 """What the server, or SQLite's wait for its lock, may take; ends before nobody listens."""
+OVER_S = 8.0
+"""How long a close waits for statements: ANSWER_S, and what a driver takes to give one up."""
+CLOSE_S = 3.0
+"""How long it then waits for connections."""
+
+LATE = "the database does not answer in time"
+
+log = structlog.get_logger("gatepost.storage")
 
 Values = Mapping[str, Any]
 Found = TypeVar("Found")
 
 
 class Database:
-    """Statements, each a transaction of its own; raises StoreUnavailable."""
+    """
+    Statements, each a transaction of its own; raises StoreUnavailable.
 
-    def __init__(self, engine: AsyncEngine) -> None:
+    Each runs in a task of its own that goes on when its caller leaves: a connection whose
+    statement is cancelled has to be thrown away, and clients that come and go would have us
+    connect all the time. *interruptible* says whether the driver can give a statement up when it
+    is late. SQLite's cannot, as a thread is in it: it would be cancelled while it still closes
+    its connection, and wait for ever for a thread that has ended. There a late statement ends by
+    itself, and its caller is told in time.
+    """
+
+    def __init__(self, engine: AsyncEngine, *, interruptible: bool) -> None:
         self.engine = engine
         self.dialect = engine.dialect.name
-        self._running: set[asyncio.Task[CursorResult[Any]]] = set()
+        self._interruptible = interruptible
+        self._running: set[asyncio.Task[Any]] = set()
 
     async def rows(self, statement: Executable, values: Values) -> Sequence[Row[Any]]:
         """What a SELECT finds."""
-        return (await self._run(statement, values)).all()
+        return (await self.apart(self._execute(statement, values))).all()
 
     async def change(self, statement: Executable, values: Values) -> int:
         """How many rows a statement changed, durably."""
-        return (await self._run(statement, values)).rowcount
+        return (await self.apart(self._execute(statement, values))).rowcount
 
     async def look(self, at: Callable[[Connection], Found]) -> Found:
         """What *at* finds, which asks for more than one statement can."""
-        with answering():
-            async with asyncio.timeout(ANSWER_S), self.engine.connect() as connection:
-                return await connection.run_sync(at)
+        return await self.apart(self._look(at))
+
+    async def apart(
+        self, work: Coroutine[Any, Any, Found], *, within_s: float | None = None
+    ) -> Found:
+        """What *work* on a connection of its own comes to, within `ANSWER_S` by default."""
+        within_s = ANSWER_S if within_s is None else within_s
+        task = asyncio.create_task(_bounded(work, within_s if self._interruptible else None))
+        self._running.add(task)
+        task.add_done_callback(self._over)
+        done, _ = await asyncio.wait([task], timeout=None if self._interruptible else within_s)
+        if not done:
+            raise StoreUnavailable(LATE)
+        return task.result()
 
     async def aclose(self) -> None:
-        """Close its connections, once the statements are over that run on them."""
+        """Close its connections, once the statements are over that run on them; both bounded."""
         if self._running:
-            await asyncio.wait(self._running)
-        await self.engine.dispose()
+            await asyncio.wait(self._running, timeout=OVER_S)
+        if self._running:
+            # Somebody is in there whom nothing stops. The process ends without it.
+            log.warning("database_not_closed", reason=LATE)
+            return None
+        patience = CLOSE_S
+        while True:
+            try:
+                async with asyncio.timeout(patience if self._interruptible else None):
+                    return await self.engine.dispose()
+            except TimeoutError:
+                # One connection is dropped by this; the others get no patience any more.
+                patience = 0.0
 
-    async def _run(self, statement: Executable, values: Values) -> CursorResult[Any]:
-        # In a task of its own: a connection whose statement is cancelled has to be thrown away,
-        # and clients that come and go would have us connect all the time.
-        task = asyncio.create_task(self._execute(statement, values))
-        self._running.add(task)
-        task.add_done_callback(self._running.discard)
-        return await asyncio.shield(task)
+    def _over(self, task: asyncio.Task[Any]) -> None:
+        self._running.discard(task)
+        if not task.cancelled():
+            # Its caller may have left, and then nobody else asks how it ended.
+            task.exception()
+
+    async def _look(self, at: Callable[[Connection], Found]) -> Found:
+        async with self.engine.connect() as connection:
+            return await connection.run_sync(at)
 
     async def _execute(self, statement: Executable, values: Values) -> CursorResult[Any]:
-        with answering():
-            async with asyncio.timeout(ANSWER_S), self.engine.connect() as connection:
-                return await connection.execute(statement, values)
+        async with self.engine.connect() as connection:
+            return await connection.execute(statement, values)
+
+
+async def _bounded(work: Coroutine[Any, Any, Found], within_s: float | None) -> Found:
+    with answering():
+        async with asyncio.timeout(within_s):
+            return await work
 
 
 def engine_of(url: URL, *, connections: int, **options: Any) -> AsyncEngine:
@@ -91,7 +139,7 @@ def answering() -> Iterator[None]:
     except PoolExhausted:
         raise StoreUnavailable("the database is busy: no connection was free in time") from None
     except TimeoutError:
-        raise StoreUnavailable("the database does not answer in time") from None
+        raise StoreUnavailable(LATE) from None
     except OSError as error:
         reason = error.strerror or type(error).__name__
         raise StoreUnavailable(f"the database cannot be reached: {reason}") from None

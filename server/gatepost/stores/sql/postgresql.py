@@ -40,4 +40,4 @@ def database(url: str) -> Database:
         if connection.driver_connection.is_closed():
             raise DisconnectionError
 
-    return Database(engine)
+    return Database(engine, interruptible=True)

@@ -1,6 +1,5 @@
 """Which revision a database has, and the way from there to ours."""
 
-import asyncio
 import contextlib
 import importlib
 from collections.abc import AsyncIterator
@@ -11,7 +10,7 @@ from sqlalchemy import Connection, inspect, text
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gatepost.stores.api import StoreRefused
-from gatepost.stores.sql.database import Database, answering
+from gatepost.stores.sql.database import Database
 from gatepost.stores.sql.tables import REVISION
 
 MIGRATIONS = "gatepost.stores.migrations.steps"
@@ -78,21 +77,24 @@ async def migrate(database: Database, scripts: Path = SCRIPTS) -> Move:
     """
     if (before := await revision(database)) == REVISION and scripts == SCRIPTS:
         return Move(before, REVISION)
+    return await database.apart(_migrate(database, scripts), within_s=MIGRATION_S)
+
+
+async def _migrate(database: Database, scripts: Path) -> Move:
     steps = importlib.import_module(MIGRATIONS)
-    with answering():
-        async with _alone(database) as connection:
-            before = await connection.run_sync(_revision)
-            if before is not None and not steps.knows(scripts, before):
-                await check(database)
-            told: list[str] = await connection.run_sync(steps.upgrade, scripts)
-            after = await connection.run_sync(_revision)
+    async with _alone(database) as connection:
+        before = await connection.run_sync(_revision)
+        if before is not None and not steps.knows(scripts, before):
+            await check(database)
+        told: list[str] = await connection.run_sync(steps.upgrade, scripts)
+        after = await connection.run_sync(_revision)
     return Move(before, after or REVISION, tuple(told))
 
 
 @contextlib.asynccontextmanager
 async def _alone(database: Database) -> AsyncIterator[AsyncConnection]:
     """A connection in a transaction of ours that no other migration is in."""
-    async with asyncio.timeout(MIGRATION_S), database.engine.connect() as connection:
+    async with database.engine.connect() as connection:
         for statement in _BEGIN[database.dialect]:
             await connection.exec_driver_sql(statement)
         async with contextlib.AsyncExitStack() as undo:

@@ -48,7 +48,7 @@ def database(url: str) -> Database:
                 raise StoreRefused(f"the database {path} refuses PRAGMA {name} = {wanted}")
         cursor.close()
 
-    return Database(engine)
+    return Database(engine, interruptible=False)
 
 
 def path_of(url: str) -> str:

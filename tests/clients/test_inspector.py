@@ -1,0 +1,163 @@
+"""
+The Inspector's command line against `gatepost dev`, in each era it speaks.
+
+What it cannot do, in any era: answer an elicitation or a sampling (it declares neither, and is told
+so), complete, subscribe, listen. Skills are of the modern era alone.
+"""
+
+from pathlib import Path
+
+import pytest
+
+from tests.clients.conftest import Stage
+from tests.support.inspector import Inspector
+
+ERAS = ["legacy", "modern"]
+"""Where `auto` ends up is shown once; from there on it is the modern era."""
+SKILL = "skill://conformance_resources/greet-visitor"
+TASKS = "io.modelcontextprotocol/tasks"
+
+
+@pytest.fixture(scope="module")
+def inspector(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Inspector:
+    return Inspector(stage.url, stage.bearer, tmp_path_factory.mktemp("inspector"))
+
+
+@pytest.mark.parametrize(
+    ("era", "protocol", "extended"),
+    [("legacy", "2025-11-25", False), ("auto", "2026-07-28", True), ("modern", "2026-07-28", True)],
+)
+def test_tools_are_listed_without_complaint_and_called(
+    inspector: Inspector, era: str, protocol: str, extended: bool
+) -> None:
+    """`--strict` finds no schema that another client could stumble over."""
+    about, listed, called, mirrored = inspector.results(
+        era,
+        ("initialize",),
+        ("tools/list", "--strict"),
+        ("tools/call", "--tool-name", "weather", "--tool-args-json", '{"city": "Graz"}'),
+        ("tools/call", "--tool-name", "test_custom_headers", "--tool-arg", "message=grüß Gott"),
+    )
+
+    assert about["protocolVersion"] == protocol
+    assert (TASKS in about["capabilities"].get("extensions", {})) is extended
+    assert {"weather", "echo", "slow_compute"} <= {tool["name"] for tool in listed["tools"]}
+    assert called["structuredContent"] == {"city": "Graz", "degrees": 21.5}
+    assert mirrored["content"] == [{"type": "text", "text": "grüß Gott"}]
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_resources_and_prompts_are_listed_and_read(inspector: Inspector, era: str) -> None:
+    """Fixed documents, templates, and prompts with arguments."""
+    resources, templates, document, prompts, prompt = inspector.results(
+        era,
+        ("resources/list",),
+        ("resources/templates/list",),
+        ("resources/read", "--uri", "test://template/7/data"),
+        ("prompts/list",),
+        (
+            *("prompts/get", "--prompt-name", "test_prompt_with_arguments"),
+            *("--prompt-args", "arg1=a", "arg2=b"),
+        ),
+    )
+
+    assert "test://static-text" in {each["uri"] for each in resources["resources"]}
+    assert "test://template/{id}/data" in {
+        each["uriTemplate"] for each in templates["resourceTemplates"]
+    }
+    assert '"id": "7"' in document["contents"][0]["text"]
+    assert "test_prompt_with_arguments" in {each["name"] for each in prompts["prompts"]}
+    assert "arg1='a', arg2='b'" in prompt["messages"][0]["content"]["text"]
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_what_goes_wrong_is_told_by_the_exit_code(
+    inspector: Inspector, stage: Stage, tmp_path: Path, era: str
+) -> None:
+    """5 for a tool that is unknown or fails, 3 without a token; no run hangs on a sign-in."""
+    unknown, failed = inspector.together(
+        era,
+        ("tools/call", "--tool-name", "nothing"),
+        ("tools/call", "--tool-name", "test_error_handling"),
+    )
+    stranger = Inspector(stage.url, {}, tmp_path).ask("tools/list", era=era)
+
+    assert (unknown.code, unknown.error["code"]) == (5, "tool_not_found")
+    assert (failed.code, failed.error["code"]) == (5, "tool_is_error")
+    assert failed.result["content"][0]["text"] == "This tool fails on purpose."
+    assert (stranger.code, stranger.error["code"]) == (3, "auth_required")
+
+
+def test_the_level_of_a_session_can_be_set(inspector: Inspector) -> None:
+    """`logging/setLevel` is of the older revisions alone."""
+    level = ("logging/setLevel", "--log-level", "warning")
+
+    assert inspector.results("legacy", level) == [{}]
+    modern = inspector.ask(*level, era="modern")
+    assert modern.code == 1
+    assert "not supported by the negotiated protocol version" in modern.error["message"]
+
+
+def test_skills_pass_the_inspectors_own_checks(inspector: Inspector) -> None:
+    """Its digests, its frontmatter and its folders are as the extension wants them."""
+    listed, one, folder = inspector.together(
+        "modern",
+        ("skills/list", "--verify", "--require-digests"),
+        ("skills/get", "--uri", f"{SKILL}/SKILL.md", "--verify", "--require-digests"),
+        ("resources/directory/read", "--uri", SKILL),
+    )
+
+    for verified in (listed, one):
+        assert (verified.code, verified.stderr.strip()) == (
+            0,
+            "Verified 1 skill and 2 files: no conformance errors.",
+        )
+    assert [child["name"] for child in folder.result["resources"]] == ["SKILL.md", "references"]
+
+
+def test_an_older_session_has_no_skills(inspector: Inspector) -> None:
+    """Extensions are declared by `server/discover`; the Inspector asks for none without it."""
+    asked = inspector.ask("skills/list", era="legacy")
+
+    assert (asked.code, asked.error["code"]) == (1, "skills_unsupported")
+
+
+def test_a_long_call_becomes_a_task_that_is_waited_for(inspector: Inspector) -> None:
+    """The Inspector declares tasks in the modern era; before it, the tool asks for them."""
+    job = ("tools/call", "--tool-name", "failing_job")
+    compute = ("tools/call", "--tool-name", "slow_compute", "--tool-args-json", '{"seconds": 0.1}')
+
+    failed, computed = inspector.together("modern", job, compute)
+    before = inspector.ask(*job, era="legacy")
+
+    assert (failed.code, failed.result["content"][0]["text"]) == (5, "The job failed.")
+    assert computed.result["content"][0]["text"] == "Computed something in 0.1 seconds."
+    assert before.code == 5
+    assert "only clients of tasks" in before.result["content"][0]["text"]
+
+
+@pytest.mark.parametrize(("era", "code"), [("legacy", 5), ("modern", 1)])
+def test_whoever_cannot_be_asked_is_told_so(inspector: Inspector, era: str, code: int) -> None:
+    """The Inspector's command line declares neither elicitation nor sampling."""
+    form, sampling = inspector.together(
+        era,
+        ("tools/call", "--tool-name", "link_account"),
+        ("tools/call", "--tool-name", "test_sampling", "--tool-arg", "prompt=hello"),
+    )
+
+    assert (form.code, sampling.code) == (code, code)
+    assert "a client that can do: elicitation" in form.stdout + form.stderr
+    assert "a client that can do: sampling" in sampling.stdout + sampling.stderr
+
+
+def test_a_small_load_is_carried_without_an_error(inspector: Inspector) -> None:
+    """Fifty calls, four at a time."""
+    for era in ("legacy", "modern"):
+        (load,) = inspector.results(
+            era,
+            (
+                *("tools/call", "--tool-name", "greet", "--tool-arg", "name=Bo"),
+                *("--load", "--load-requests", "50", "--load-concurrency", "4"),
+            ),
+        )
+        assert (load["requests"], load["ok"], load["errorMessages"]) == (50, 50, [])

@@ -1,0 +1,241 @@
+"""
+The official Python client against everything that `gatepost dev` can offer, in each era it speaks.
+
+What mcp 2.3 cannot do by itself: tasks (tests/clients/tasking.py is the extension a host adds, for
+the modern era alone). By the protocol: a level set for a session, and `resources/subscribe`, are of
+the older revisions; `subscriptions/listen` and skills are of the modern one.
+"""
+
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from mcp import types
+from mcp.client import Client
+from mcp.client.streamable_http import streamable_http_client
+from mcp.client.subscriptions import (
+    ListenNotSupportedError,
+    ResourceUpdated,
+    ToolsListChanged,
+)
+from mcp.shared.exceptions import MCPError
+
+from tests.clients.answering import Desk
+from tests.clients.conftest import Stage
+
+WITHIN_S = 30
+MODES = ["legacy", "auto", "2026-07-28"]
+MODERN = ["auto", "2026-07-28"]
+WATCHED = "test://watched-resource"
+
+
+@asynccontextmanager
+async def connected(stage: Stage, mode: str, desk: Desk, **options: Any) -> AsyncIterator[Client]:
+    """A client at whose desk everything can be asked."""
+    callbacks: dict[str, Any] = {
+        "elicitation_callback": desk.filled_in,
+        "sampling_callback": desk.sampled,
+        "list_roots_callback": desk.folders,
+        "logging_callback": desk.logs,
+        "message_handler": desk.hears,
+    }
+    with anyio.fail_after(WITHIN_S):
+        async with (
+            httpx2.AsyncClient(headers=stage.bearer, timeout=WITHIN_S, trust_env=False) as http,
+            Client(
+                streamable_http_client(stage.url, http_client=http),
+                mode=mode,
+                **{**callbacks, **options},
+            ) as client,
+        ):
+            yield client
+
+
+async def text(client: Client, tool: str, arguments: dict[str, Any] | None = None) -> str:
+    """What a call that succeeds says."""
+    result = await client.call_tool(tool, arguments or {})
+    (block,) = result.content
+    assert isinstance(block, types.TextContent)
+    assert not result.is_error, block.text
+    return block.text
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_tools_answer_with_structure_progress_and_errors(stage: Stage, mode: str) -> None:
+    """The client checks what comes back against the output schema that was listed."""
+    desk = Desk()
+    async with connected(stage, mode, desk) as client:
+        protocol = client.protocol_version
+        listed = {tool.name: tool for tool in (await client.list_tools()).tools}
+        warm = await client.call_tool("weather", {"city": "Graz"})
+        await client.call_tool("test_tool_with_progress", {}, progress_callback=desk.step)
+        mirrored = await text(client, "test_custom_headers", {"message": "grüß Gott"})
+        failed = await client.call_tool("test_error_handling", {})
+        several = await client.call_tool("test_multiple_content_types", {})
+
+    assert protocol == ("2025-11-25" if mode == "legacy" else "2026-07-28")
+    assert listed["weather"].output_schema is not None
+    assert warm.structured_content == {"city": "Graz", "degrees": 21.5}
+    assert desk.steps == [0, 50, 100]
+    assert mirrored == "grüß Gott"
+    assert failed.is_error
+    assert [block.type for block in several.content] == ["text", "image", "resource"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_resources_prompts_and_completion(stage: Stage, mode: str) -> None:
+    """Fixed documents, templates, binary ones, prompts with arguments and their suggestions."""
+    async with connected(stage, mode, Desk()) as client:
+        listed = {str(each.uri) for each in (await client.list_resources()).resources}
+        templates = (await client.list_resource_templates()).resource_templates
+        (picture,) = (await client.read_resource("test://static-binary")).contents
+        (document,) = (await client.read_resource("test://template/7/data")).contents
+        prompt = await client.get_prompt("test_prompt_with_arguments", {"arg1": "a", "arg2": "b"})
+        completed = await client.complete(
+            types.PromptReference(type="ref/prompt", name="test_prompt_with_arguments"),
+            {"name": "arg1", "value": "test"},
+        )
+
+    assert {"test://static-text", WATCHED} <= listed
+    assert "test://template/{id}/data" in {each.uri_template for each in templates}
+    assert isinstance(picture, types.BlobResourceContents)
+    assert isinstance(document, types.TextResourceContents)
+    assert '"id": "7"' in document.text
+    assert "arg1='a'" in str(prompt.messages[0].content)
+    assert completed.completion.values == ["test", "testValue1"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_whoever_is_asked_answers(stage: Stage, mode: str) -> None:
+    """Requests of the server in the older era, rounds of the call in the modern one: one tool."""
+    desk = Desk()
+    async with connected(stage, mode, desk) as client:
+        form = await text(client, "test_elicitation", {"message": "Who is there?"})
+        page = await text(client, "link_account")
+        model = await text(client, "test_sampling", {"prompt": "Greet."})
+        folders = await text(client, "test_input_required_result_list_roots")
+        rounds = await text(client, "test_input_required_result_multi_round")
+        together = await text(client, "test_input_required_result_multiple_inputs")
+        prompt = await client.get_prompt("test_input_required_result_prompt")
+
+    assert form == "accept: username='ann' email='ann@example.com'"
+    assert page == "accept"
+    assert model == "The model says: Grüß Gott"
+    assert folders == "file:///work"
+    assert rounds == "name='Name' likes color='Color'"
+    assert together == "Grüß Gott (1 folders)"
+    assert "Help me with Context." in str(prompt.messages[0].content)
+    assert desk.asked[:2] == ["Who is there?", "https://mcp.example.com/connect"]
+
+
+@pytest.mark.parametrize(("mode", "code"), [("legacy", None), ("auto", -32021)])
+async def test_a_client_that_cannot_be_asked_is_told_what_is_missing(
+    stage: Stage, mode: str, code: int | None
+) -> None:
+    """An error of the protocol in the modern era, of the tool before it."""
+    nobody = {"elicitation_callback": None, "sampling_callback": None}
+    async with connected(stage, mode, Desk(), **nobody) as client:
+        if code is None:
+            result = await client.call_tool("link_account", {})
+            assert result.is_error
+            assert "elicitation" in str(result.content)
+            return
+        with pytest.raises(MCPError) as refused:
+            await client.call_tool("link_account", {})
+    assert refused.value.error.code == code
+
+
+@pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
+async def test_an_older_session_sets_its_level_and_subscribes(stage: Stage) -> None:
+    """Log messages from that level on; word of a document until it is unsubscribed."""
+    desk = Desk()
+    async with connected(stage, "legacy", desk) as client:
+        await client.set_logging_level("error")
+        await text(client, "test_tool_with_logging")
+        assert desk.logged == []
+        await client.set_logging_level("info")
+        await text(client, "test_tool_with_logging")
+        assert [level for level, _ in desk.logged] == ["info"] * 3
+
+        await client.subscribe_resource(WATCHED)
+        await text(client, "touch")
+        await desk.until(types.ResourceUpdatedNotification)
+        await text(client, "test_trigger_tool_change")
+        await desk.until(types.ToolListChangedNotification)
+        await client.unsubscribe_resource(WATCHED)
+        with pytest.raises(ListenNotSupportedError):
+            async with client.listen(tools_list_changed=True):
+                pass
+
+
+@pytest.mark.parametrize("mode", MODERN)
+async def test_the_modern_era_logs_by_the_request_and_listens(stage: Stage, mode: str) -> None:
+    """Nothing is logged unasked; a stream brings what was asked for and nothing else."""
+    quiet, desk = Desk(), Desk()
+    async with connected(stage, mode, quiet) as client:
+        await text(client, "test_tool_with_logging")
+    async with connected(stage, mode, desk, log_level="info") as client:
+        await text(client, "test_tool_with_logging")
+        async with client.listen(
+            tools_list_changed=True, resource_subscriptions=[WATCHED]
+        ) as listening:
+            await text(client, "test_trigger_prompt_change")
+            await text(client, "touch")
+            updated = await anext(listening)
+            await text(client, "test_trigger_tool_change")
+            changed = await anext(listening)
+
+    assert quiet.logged == []
+    assert [level for level, _ in desk.logged] == ["info"] * 3
+    assert listening.honored.tools_list_changed
+    assert updated == ResourceUpdated(uri=WATCHED)
+    assert changed == ToolsListChanged()
+
+
+@pytest.mark.parametrize("mode", MODERN)
+async def test_tasks_are_waited_for_and_asked_within(stage: Stage, mode: str) -> None:
+    """With the extension a call becomes a task by itself, and its questions reach the person."""
+    desk = Desk()
+    tasks = desk.tasks()
+    async with connected(stage, mode, desk, extensions=[tasks]) as client:
+        deleted = await text(client, "confirm_delete", {"filename": "a.txt"})
+        short = await text(client, "greet", {"name": "Bo"})
+        failed = await client.call_tool("failing_job", {})
+
+    assert deleted == "a.txt was deleted."
+    assert desk.asked == ["Delete a.txt?"]
+    assert tasks.statuses[-1] == "completed"
+    assert short == "Hello, Bo!"
+    assert failed.is_error
+
+
+async def test_a_task_is_cancelled(stage: Stage) -> None:
+    """Long before it would have been done."""
+    tasks = Desk().tasks(patient=False)
+    async with connected(stage, "2026-07-28", Desk(), extensions=[tasks]) as client:
+        result = await client.call_tool("slow_compute", {"seconds": 60})
+
+    assert tasks.statuses[-1] == "cancelled"
+    assert result.is_error
+
+
+async def test_before_the_modern_era_a_task_is_a_call(stage: Stage) -> None:
+    """Claims of extensions rest there: a tool that may be a task answers, one that must refuses."""
+    desk = Desk()
+    async with connected(stage, "legacy", desk, extensions=[desk.tasks()]) as client:
+        computed = await text(client, "slow_compute", {"seconds": 0.1, "label": "it"})
+        deleted = await text(client, "confirm_delete", {"filename": "a.txt"})
+        refused = await client.call_tool("failing_job", {})
+
+    assert computed == "Computed it in 0.1 seconds."
+    assert deleted == "a.txt was deleted."
+    assert "only clients of tasks" in str(refused.content)
+
+
+async def test_an_answer_that_was_let_go_is_fetched(stage: Stage) -> None:
+    """An older session comes back for the rest of a stream that the server closed."""
+    async with connected(stage, "legacy", Desk()) as client:
+        assert await text(client, "test_reconnection") == "Reconnected."
