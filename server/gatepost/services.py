@@ -9,7 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gatepost import storage
-from gatepost.changes import Feed
+from gatepost.changes import Feed, TenantChanges
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.edge.flood import Flood
@@ -182,7 +182,7 @@ class Services:
             request_id=call.request_id,
             workspace=self.workspaces.of(call.caller.tenant_id),
             client=call.client,
-            changes=self.feed.of(call.caller.tenant_id),
+            changes=TenantChanges(self.relay, call.caller.tenant_id),
             correlation=call.correlation,
         )
 

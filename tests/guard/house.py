@@ -115,7 +115,7 @@ class Replica:
         """One call; bounded, since a test that hangs says nothing."""
         call = Call(
             caller=a_caller(**caller),
-            tool=tool,
+            name=tool,
             arguments=arguments,
             request_id="request-1",
             retry=None if key is None else Retry(kind, key),

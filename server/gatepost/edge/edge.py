@@ -1,5 +1,6 @@
 """The one middleware around everything: request id, checks, one access line, the last resort."""
 
+import asyncio
 import logging
 import secrets
 import time
@@ -27,6 +28,9 @@ CODES = {429: LIMITED, 503: INTERNAL_ERROR}
 
 CORRELATION = b"x-octopus-correlation-id"
 UNFORESEEN = "Something unforeseen happened. The server's log tells more under the request id."
+STOPPING = Refusal(
+    503, "unavailable", "The server is stopping. Call again.", ((b"retry-after", b"1"),)
+)
 
 _encode = msgspec.json.encode
 _log = logging.getLogger("gatepost.edge")
@@ -92,7 +96,7 @@ class Edge:
                     await permit(answer, preflight)
                     return
             await self.app(scope, receive, answer)
-        except (Refusal, StoreUnavailable) as raised:
+        except (Refusal, StoreUnavailable, asyncio.CancelledError) as raised:
             await self._refuse(request, request_id, refusal_of(raised, request_id), answer, status)
         except Exception:  # noqa: BLE001 - the last resort; logged, and answered without detail
             await self._recover(status, request_id, answer)
@@ -161,10 +165,16 @@ async def respond(
     await send({"type": "http.response.body", "body": body})
 
 
-def refusal_of(raised: Refusal | StoreUnavailable, request_id: str) -> Refusal:
-    """A refusal as it is, and our own outage as one that says nothing of what is out."""
+def refusal_of(
+    raised: Refusal | StoreUnavailable | asyncio.CancelledError, request_id: str
+) -> Refusal:
+    """A refusal as it is, our own outage as one that says nothing of what is out, and our stop."""
     if isinstance(raised, Refusal):
         return raised
+    if isinstance(raised, asyncio.CancelledError):
+        # Only a stop takes a request back from outside, once its drain is over; a client that hangs
+        # up ends what runs within. Raised on, it would be a 500 in plain text.
+        return STOPPING
     _log.warning("store unavailable: %s", raised, extra={"request_id": request_id})
     message = "The server cannot reach its storage at the moment"
     return Refusal(503, "unavailable", message, ((b"retry-after", b"5"),))

@@ -12,7 +12,7 @@ from gatepost.mcp.line import Line
 from gatepost.mcp.methods import Method, served
 from gatepost.mcp.params import NO_META, Params
 from gatepost.mcp.reply import Replies
-from gatepost.mcp.roundtrips import Rounds, is_retry
+from gatepost.mcp.roundtrips import Rounds
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.stream import Stream, reads_events
 from gatepost.stores.api import StoreUnavailable
@@ -75,7 +75,7 @@ class Stateless:
         """Who can be told or asked something; None when there is nothing to tell and to ask."""
         meta = NO_META if params.meta is UNSET else params.meta
         tells = not (meta.progress_token is UNSET and meta.log_level is UNSET)
-        goes_on = is_retry(params)
+        goes_on = not (params.input_responses is UNSET and params.request_state is UNSET)
         if not (tells or meta.capabilities or goes_on):
             return None
         client = Rounds(self._server, exchange.caller, method.name, params, asks=method.asks)

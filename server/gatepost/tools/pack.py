@@ -59,10 +59,10 @@ class Options(CommonOptions, total=False):
 
 class Pack:
     """
-    Tools, resources and prompts of one subject.
+    Tools, resources, prompts and skills of one subject.
 
-    ``tools`` and ``prompts`` hold them by name, ``documents`` by URI, ``templates`` by the text of
-    their URI template.
+    ``tools`` and ``prompts`` hold them by name, ``documents`` and ``skills`` by URI, ``templates``
+    by the text of their URI template.
     """
 
     def __init__(self, name: str) -> None:

@@ -37,7 +37,8 @@ OURS = (InputNeeded, Unaccepted, GeneratorExit)
 BEYOND = (BaseException,)
 """
 What other people's code may end in. A library that gives up with `sys.exit` on a tool's behalf must
-not end the server, and one written in Rust panics with a BaseException of its own.
+not end the server, nor one that takes its own stop for ours (a server has its own signal handlers);
+and one written in Rust panics with a BaseException of its own.
 """
 
 
@@ -117,8 +118,9 @@ class Runner:
         or a new sign-in would help, MissingCapability, ProtocolError, InputNeeded and
         StoreUnavailable; these are for the protocol to answer.
         """
-        offer = self.registry.offer(call.kind, call.tool, call.caller)
-        call.caller.require(offer.scopes)
+        offer = self.registry.offer(call.kind, call.name, call.caller)
+        if offer.scopes:
+            call.caller.require(offer.scopes)
         if offer.acr_values or offer.max_age_s is not None:
             call.caller.require_authentication(offer.acr_values, offer.max_age_s, now=self.clock())
         try:
@@ -138,6 +140,8 @@ class Runner:
         # The clock runs while the tool runs, not while a stage waits for a person.
         limit = offer.timeout_s or self.timeout_s
         work = offer.invoke(self.context_for(call), arguments)
+        if limit <= self.grace_s and call.client is NOBODY:
+            return Within(limit, work)  # every token is good for that long
         allowed = FOREVER_S if call.lasting else self.allowed_s(call.caller)
         if call.client is NOBODY:
             return Within(limit, work) if limit <= allowed else WhileAllowed(allowed, work)
@@ -173,7 +177,7 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     log.error(
         f"{call.kind}_failed",
         request_id=call.request_id,
-        tool=call.tool,
+        name=call.name,
         correlation=call.correlation,
         exc_info=error,
     )
