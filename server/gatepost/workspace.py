@@ -10,6 +10,8 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
+import msgspec
+
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.surroundings import File
 
@@ -50,14 +52,12 @@ class Workspaces:
         os.close(self._root)
 
 
-class TenantWorkspace:
+# Made for every call, so without a constructor in Python.
+class TenantWorkspace(msgspec.Struct, frozen=True, gc=False):
     """One tenant's directory, made when something is first written."""
 
-    __slots__ = ("_root", "_tenant")
-
-    def __init__(self, root: int, tenant: str) -> None:
-        self._root = root
-        self._tenant = tenant
+    _root: int
+    _tenant: str
 
     async def write(self, path: str, data: bytes) -> str:
         """

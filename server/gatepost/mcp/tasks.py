@@ -46,7 +46,7 @@ async def run(server: Server, ask: Ask, call: Call) -> Outcome | TaskRecord:
 
     Raises what `Runner.run` raises, and Refused or StoreUnavailable when the task cannot be kept.
     """
-    tool = server.registry.find(call.caller, call.tool)
+    tool = server.registry.find(call.caller, call.name)
     if not (ask.revision == MODERN and declared(ask.params)):
         if tool.task_support != "required":
             return await server.runner.run(call)
