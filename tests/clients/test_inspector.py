@@ -150,6 +150,13 @@ def test_whoever_cannot_be_asked_is_told_so(inspector: Inspector, era: str, code
     assert "a client that can do: sampling" in sampling.stdout + sampling.stderr
 
 
+def test_an_answer_that_was_let_go_is_fetched(inspector: Inspector) -> None:
+    """An older session comes back with the id of the last event."""
+    (called,) = inspector.results("legacy", ("tools/call", "--tool-name", "test_reconnection"))
+
+    assert called["content"][0]["text"] == "Reconnected."
+
+
 def test_a_small_load_is_carried_without_an_error(inspector: Inspector) -> None:
     """Fifty calls, four at a time."""
     for era in ("legacy", "modern"):

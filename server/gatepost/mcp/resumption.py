@@ -7,6 +7,7 @@ import secrets
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Coroutine
+from functools import cached_property
 
 from starlette.types import Send
 
@@ -143,6 +144,7 @@ class Resumable(Stream):
     """
 
     watches = False
+    _let_go = False
 
     def __init__(
         self, send: Send, *, caller: TenantContext, ear: Ear, streams: Streams, archive: Archive
@@ -152,10 +154,18 @@ class Resumable(Stream):
         self._ear = ear
         self._streams = streams
         self._archive = archive
-        self._journal = Journal(ear.room, ear.identity)
-        self._primes = ear.room.session.version == NEWEST_HANDSHAKE
-        self._let_go = False
-        self._tasks: set[asyncio.Task[None]] = set()
+
+    @cached_property
+    def _journal(self) -> Journal:
+        return Journal(self._ear.room, self._ear.identity)
+
+    @cached_property
+    def _tasks(self) -> set[asyncio.Task[None]]:
+        return set()
+
+    @property
+    def _primes(self) -> bool:
+        return self._ear.room.session.version == NEWEST_HANDSHAKE
 
     async def notify(self, method: str, params: object) -> None:
         """Send a notification; none when it would open one stream too many."""

@@ -135,7 +135,8 @@ class Handshake:
             return await self._replies.to(exchange, identity, stream, work)
         finally:
             ear.close()
-            if stream is not None and stream.started:
+            if stream is not None:
+                # Also one that never began: it takes its place first, and beginning may fail.
                 streams.leave(stream)
 
     async def _work(

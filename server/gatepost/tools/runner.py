@@ -176,7 +176,7 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     log.error(
         f"{call.kind}_failed",
         request_id=call.request_id,
-        name=call.name,
+        offer=call.name,
         correlation=call.correlation,
         exc_info=error,
     )
