@@ -20,6 +20,9 @@ Probe = Callable[[], Awaitable[tuple[int, bytes]]]
 """Answers a health probe: a status and a JSON document."""
 
 
+PROBED = frozenset({"GET", "HEAD"})
+"""How probes ask. Anything else (a CONNECT, say) is judged like requests for other paths."""
+
 # JSON-RPC 2.0 section 5.1, and the server error that MCP uses for limits.
 INVALID_REQUEST = -32600
 LIMITED = -32000
@@ -98,7 +101,7 @@ class Edge:
             return send(message)
 
         try:
-            if (probe := self._probes.get(request.path)) is not None:
+            if (probe := self._probes.get(request.path)) and request.method in PROBED:
                 await respond(answer, *await probe())
                 return
             for check in self.checks:
