@@ -1,5 +1,6 @@
 """The command line: a table of commands, each loaded when it runs."""
 
+import gc
 import importlib
 from importlib import metadata
 from typing import NamedTuple
@@ -42,7 +43,12 @@ class LazyGroup(click.Group):
         if row is None:
             return None
         module, _, name = row.place.partition(":")
-        command = getattr(importlib.import_module(module), name)
+        # Nothing of what is being defined is garbage: to look for some is a tenth of a start.
+        gc.disable()
+        try:
+            command = getattr(importlib.import_module(module), name)
+        finally:
+            gc.enable()
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -332,7 +332,7 @@ async def main():
         build_app(config, services)
 list(problems(config, load(config.tools)))
 asyncio.run(main())
-print(*[name for name in ("sqlalchemy", "alembic", "aiosqlite", "asyncpg", "redis")
+print(*[name for name in ("sqlalchemy", "alembic", "aiosqlite", "asyncpg", "redis", "yaml")
         if name in sys.modules])
 """
 
