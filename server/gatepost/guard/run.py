@@ -41,7 +41,7 @@ INVITING: frozenset[FailureKind] = frozenset({"rate_limit", "upstream_unavailabl
 # A tool raises these to be called again: with answers, by an abler client, with more permissions;
 # the last comes from before the tool.
 NOT_AN_OUTCOME = (InputNeeded, MissingCapability, AuthError, Unaccepted)
-UNENCODABLE = (TypeError, ValueError, RecursionError)
+UNENCODABLE = (TypeError, ValueError, RecursionError, AttributeError)
 
 
 class Work(msgspec.Struct, frozen=True):

@@ -33,7 +33,7 @@ server has it; or this one goes.
 """
 AWAY = "The server's own storage did not answer."
 UNFORESEEN = "Something unforeseen happened; the server's log tells more."
-UNENCODABLE = (TypeError, ValueError, RecursionError)
+UNENCODABLE = (TypeError, ValueError, RecursionError, AttributeError)
 GONE = "The tool is not served any more."
 REVOKED = "Its caller may not call any more."
 OVER = "The time of the task was over before its work was."
