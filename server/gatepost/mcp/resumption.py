@@ -202,6 +202,12 @@ class Resumable(Stream):
             for old in self._archive.add(self.caller.principal_key, self._journal):
                 await old.forget()
 
+    def close(self) -> None:
+        """The request is over, whatever became of its stream, and so is what still speaks on it."""
+        self._ended = True
+        # Also one that never began: it takes its place first, and beginning may fail.
+        self._streams.leave(self)
+
     async def pause(self, retry_after_s: float) -> None:
         """Close the connection; the client comes back after that time (S-06, 2025-11-25 only)."""
         async with self._turn:

@@ -136,8 +136,7 @@ class Handshake:
         finally:
             ear.close()
             if stream is not None:
-                # Also one that never began: it takes its place first, and beginning may fail.
-                streams.leave(stream)
+                stream.close()
 
     async def _work(
         self, exchange: Exchange, message: Message, ear: Ear, stream: Resumable | None
