@@ -69,7 +69,8 @@ class BearerMiddleware:
             caller = await self.verifier.verify(token, target)
             if caller is None:
                 raise InvalidToken("unknown_kind")
-            caller.require(self.baseline)
+            if self.baseline:
+                caller.require(self.baseline)
         except AuthError as error:
             if self.on_refusal is not None:
                 self.on_refusal(scope, error)

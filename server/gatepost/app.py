@@ -149,8 +149,6 @@ def mcp(
         registry=services.registry,
         info=ServerInfo(name="gatepost", version=version()),
         keyring=services.keyring,
-        records=services.records,
-        relay=services.relay,
         page_size=config.mcp.page_size,
         feed=services.feed,
         streams=services.streams,

@@ -22,7 +22,7 @@ COMMANDS = {
     "serve": Row("gatepost.commands.serve:serve", "Run the server."),
     "stdio": Row("gatepost.commands.stdio:stdio", "Serve one caller over stdin and stdout."),
     "check": Row("gatepost.commands.check:check", "Print every problem of a configuration."),
-    "tools": Row("gatepost.commands.tools:tools", "List the tools that a configuration enables."),
+    "tools": Row("gatepost.commands.tools:tools", "List what a configuration enables."),
     "doctor": Row("gatepost.commands.doctor:command", "Walk a client's way to a server's tools."),
     "migrate": Row(
         "gatepost.commands.migrate:migrate", "Bring the database to what this version needs."

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import faulthandler
 import gc
 import signal
 import socket
@@ -17,6 +18,8 @@ from starlette.types import ASGIApp
 from gatepost.wire.deadlines import HEAD_ALLOWANCE, Deadlines, ListenConfig
 from gatepost.wire.fast import FastProtocol
 
+HARD_END_S = 15
+"""After the drain, how long closing may take before the process ends without it."""
 COLLECT_AFTER = 20_000
 """Objects that may gather before the collector looks for cycles among them."""
 
@@ -27,6 +30,9 @@ class Server(uvicorn.Server):
 
     SIGTERM and SIGINT drain and end normally, so that an orchestrator sees exit code 0; a second
     SIGINT does not wait. *on_drain* ends what would not end by itself. SIGHUP calls *reload*.
+
+    A stop always ends. A tool's thread, a disk or a driver may hang, and Python would wait for
+    them for ever; after `drain_s` and `HARD_END_S` the process says where it hangs and exits 1.
     """
 
     def __init__(
@@ -83,6 +89,10 @@ class Server(uvicorn.Server):
     def handle_exit(self, sig: int, frame: FrameType | None) -> None:
         if self.should_exit and sig == signal.SIGINT:
             self.force_exit = True
+        if not self.should_exit:
+            within_s = (self.config.timeout_graceful_shutdown or 0) + HARD_END_S
+            # Its thread is not Python's: it needs neither the loop nor the interpreter's lock.
+            faulthandler.dump_traceback_later(within_s, exit=True, file=2)
         self.should_exit = True
 
 

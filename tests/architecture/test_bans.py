@@ -1,6 +1,7 @@
 """Calls and imports that have bitten others, and keys that must never be tracked."""
 
 import ast
+import logging
 import re
 import subprocess
 from pathlib import Path
@@ -10,6 +11,7 @@ import pytest
 from tests.architecture.source import ROOT, imported_names, module_name, source_files
 
 JWT_LIBRARY = {"gatepost_authz.signature"}
+LOGGED = {f"log.{level}" for level in ("debug", "info", "warning", "error", "critical")}
 BLOCKING = {"time.sleep", "requests", "urllib.request", "http.client"}
 PRIVATE_KEY = re.compile(
     rb"-----BEGIN [A-Z ]*PRIVATE KEY-----\s+[A-Za-z0-9+/=]{20}|\"d\"\s*:\s*\"[\w-]{20,}\"", re.ASCII
@@ -47,9 +49,13 @@ def test_nothing_blocks_the_loop_or_uses_naive_time(path: Path) -> None:
 
 
 @pytest.mark.parametrize("path", source_files(), ids=lambda path: str(path.relative_to(ROOT)))
-def test_broad_excepts_stand_in_two_places_only(path: Path) -> None:
-    """The edge's last resort and the runner around a pack; elsewhere errors have names."""
-    if module_name(path) in {"gatepost.edge.edge", "gatepost.tools.runner"}:
+def test_broad_excepts_stand_in_three_places_only(path: Path) -> None:
+    """The edge's last resort, the runner and the thread around an author's code; no other."""
+    if module_name(path) in {
+        "gatepost.edge.edge",
+        "gatepost.tools.runner",
+        "gatepost.tools.thread",
+    }:
         return
     broad = [
         node.lineno
@@ -59,6 +65,20 @@ def test_broad_excepts_stand_in_two_places_only(path: Path) -> None:
     ]
 
     assert broad == []
+
+
+@pytest.mark.parametrize("path", source_files(), ids=lambda path: str(path.relative_to(ROOT)))
+def test_no_event_takes_a_word_of_logging_itself(path: Path) -> None:
+    """`logging` raises for an event with a `name` of its own, and tests that capture it do not."""
+    taken = {*vars(logging.makeLogRecord({})), "message", "asctime"} - {"exc_info"}
+    words = {
+        word.arg
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and dotted(node.func) in LOGGED
+        for word in node.keywords
+    }
+
+    assert not words & taken
 
 
 def test_no_tracked_file_holds_a_private_key() -> None:

@@ -288,9 +288,7 @@ async def test_s_12_a_journal_whose_process_died_ends_the_wait(house: House) -> 
     seen, _ = await live.event()
     again = await house.resume(house.two, seen).opened()
     assert await live.block() is None
-    relay = house.one.relay.of("acme")
-    for log in tuple(vars(relay)["_logs"]):
-        await relay.forget(log)
+    vars(house.one.relay.of("acme"))["_logs"].clear()
     for _ in range(house.two.streams.steps):
         house.two.streams.look()
 

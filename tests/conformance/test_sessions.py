@@ -10,7 +10,7 @@ from gatepost import CallContext, Pack
 from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.room import revise
 from gatepost.stores.api import SessionRecord, StoreUnavailable
-from gatepost.stores.memory import MemorySessions
+from gatepost.stores.memory import MemoryRelay, MemorySessions
 from tests.support.events import House
 from tests.support.mcp import Ring, a_caller, message
 
@@ -219,7 +219,7 @@ async def test_l_04_only_what_the_revision_has_counts(version: str, left: object
 
 async def test_changes_at_the_same_time_are_all_kept() -> None:
     """Two processes that write one record lose nothing of each other; an ended one stays so."""
-    store = MemorySessions()
+    store, relay = MemorySessions(), MemoryRelay().of("acme")
     session, _ = Sessions(Ring()).start(b'{"protocolVersion":"2025-11-25"}', a_caller())
     replace = msgspec.structs.replace
 
@@ -231,9 +231,9 @@ async def test_changes_at_the_same_time_are_all_kept() -> None:
 
     before = await store.get(session.key)
     await meddle(before)
-    await asyncio.gather(*(revise(store, session, add(str(n))) for n in range(5)))
-    await revise(store, session, lambda record: replace(record, ended=True))
-    await revise(store, session, lambda record: replace(record, ended=False))
+    await asyncio.gather(*(revise(store, relay, session, add(str(n))) for n in range(5)))
+    await revise(store, relay, session, lambda record: replace(record, ended=True))
+    await revise(store, relay, session, lambda record: replace(record, ended=False))
 
     record = await store.get(session.key)
     assert (record.log_level, set(record.subscriptions)) == ("error", set("01234"))

@@ -62,8 +62,8 @@ async def watch(house: House, *uris: str) -> None:
         client.endpoint._handshake._server.may_read = lambda caller, uri: True  # type: ignore[method-assign]
     session = house.one.endpoint._handshake._sessions.find(house.session.encode(), a_caller())
     assert session is not None
-    sessions = house.one.records.of("acme").sessions
-    await revise(sessions, session, lambda r: msgspec.structs.replace(r, subscriptions=uris))
+    sessions, relay = house.one.records.of("acme").sessions, house.one.relay.of("acme")
+    await revise(sessions, relay, session, lambda r: msgspec.structs.replace(r, subscriptions=uris))
 
 
 @pytest.mark.requirement("S-09", "DE-12", "S-10")

@@ -1,26 +1,18 @@
 """Tasks of real servers that are killed or stopped: what was acknowledged is not lost."""
 
-import contextlib
 import json
-import signal
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
 
-from gatepost.keyring import create
 from tests.conformance.tasking import DECLARED
 from tests.support.door import Door
-from tests.support.forge import Forge
-from tests.support.gatepost import READY, run
 from tests.support.idp import Idp
 from tests.support.mcp import META, VERSION, message
-from tests.support.process import Process
-from tests.support.sockets import free_port
 from tests.support.waiting import eventually
-from tests.tenancy.house import issuer
-from tests.tenancy.post import toml
+from tests.tenancy.replicas import Replicas
 
 TOOLS = '''
 import asyncio
@@ -54,20 +46,17 @@ async def pay(ctx: CallContext, name: str) -> str:
 WITHIN_S = 20
 
 
-class Replica:
-    """One server process, and the way to it."""
+class Site(Replicas):
+    """Two servers with these tools, and the way to each by its number."""
 
-    def __init__(self, site: "Site", port: int) -> None:
-        self.site, self.port = site, port
-        self.process = self.start()
+    def __init__(self, idp: Idp, folder: Path, shared: str) -> None:
+        tools = folder / "crashes.py"
+        tools.write_text(TOOLS, encoding="utf-8")
+        storage = {"database": "sqlite:///gatepost.db", "shared": shared}
+        limits = {"listen": {"drain_s": 1}, "tasks": {"lease_s": 2.0}}
+        super().__init__(idp, folder, storage, tools=tools, **limits)
 
-    def start(self) -> Process:
-        config = self.site.write(self.port)
-        process = run("serve", "--config", str(config), cwd=self.site.folder, env=self.site.env)
-        process.wait_for(READY)
-        return process
-
-    def ask(self, method: str, params: dict[str, Any], name: str) -> Any:
+    def ask(self, at: int, method: str, params: dict[str, Any], name: str) -> Any:
         """The result of one request."""
         fields = [
             ("MCP-Protocol-Version", VERSION),
@@ -76,57 +65,26 @@ class Replica:
         ]
         meta = {META + "protocolVersion": VERSION, **DECLARED}
         body = message(method, {**params, "_meta": meta})
-        door = Door(self.site.resource)
-        door.port = self.port
-        answer = door.send("POST", None, fields, body, token=self.site.token)
+        door = Door(self.url)
+        door.port = self.ports[at]
+        answer = door.send("POST", None, fields, body, token=self.token())
         assert answer.status == 200, answer
         return json.loads(answer.body)["result"]
 
-    def begin(self, tool: str, name: str) -> str:
+    def begin(self, at: int, tool: str, name: str) -> str:
         """The id of a new task, once its tool runs."""
         asked = {"name": tool, "arguments": {"name": name}}
-        task_id: str = self.ask("tools/call", asked, tool)["taskId"]
-        eventually(lambda: self.site.runs(name), within=WITHIN_S)
+        task_id: str = self.ask(at, "tools/call", asked, tool)["taskId"]
+        eventually(lambda: self.runs(name), within=WITHIN_S)
         return task_id
 
-    def get(self, task_id: str) -> Any:
-        return self.ask("tasks/get", {"taskId": task_id}, task_id)
+    def get(self, at: int, task_id: str) -> Any:
+        return self.ask(at, "tasks/get", {"taskId": task_id}, task_id)
 
-    def ended(self, task_id: str) -> Any:
+    def ended(self, at: int, task_id: str) -> Any:
         """The task at its end."""
-        eventually(lambda: self.get(task_id)["status"] != "working", within=WITHIN_S)
-        return self.get(task_id)
-
-
-class Site:
-    """Two servers for one resource, on one database and one Valkey."""
-
-    def __init__(self, idp: Idp, folder: Path, database: str, shared: str) -> None:
-        self.folder = folder
-        self.env = {"DATABASE": database, "SHARED": shared}
-        ports = free_port(), free_port()
-        self.resource = f"http://127.0.0.1:{ports[0]}/mcp"
-        self._issuers = [issuer(idp, tenants={"acme": "acme"})]
-        self.token = Forge(idp.issuer("main"), self.resource).token()
-        create(folder / "keyring.json")
-        (folder / "crashes.py").write_text(TOOLS, encoding="utf-8")
-        self.first, self.second = Replica(self, ports[0]), Replica(self, ports[1])
-
-    def write(self, port: int) -> Path:
-        """The configuration of the replica at that port."""
-        settings = {
-            "resource": self.resource,
-            "mode": "development",
-            "listen": {"port": port, "drain_s": 1},
-            "keys": {"ring": "file:keyring.json"},
-            "issuers": self._issuers,
-            "storage": {"database": "env:DATABASE", "shared": "env:SHARED"},
-            "tasks": {"lease_s": 2.0},
-            "tools": {"load": ["./crashes.py"]},
-        }
-        path = self.folder / f"{port}.toml"
-        path.write_text("\n".join(f"{k} = {toml(v)}" for k, v in settings.items()), "utf-8")
-        return path
+        eventually(lambda: self.get(at, task_id)["status"] != "working", within=WITHIN_S)
+        return self.get(at, task_id)
 
     def runs(self, name: str) -> int:
         """How often the tool was begun for *name*."""
@@ -137,6 +95,10 @@ class Site:
         """Let the tool finish."""
         (self.folder / f"{name}.go").touch()
 
+    def pid(self, number: int) -> str:
+        """What a tool that ran at this server answers."""
+        return str(self.servers[number].process.pid)
+
 
 @pytest.fixture(scope="module")
 def idp() -> Iterator[Idp]:
@@ -144,69 +106,50 @@ def idp() -> Iterator[Idp]:
         yield idp
 
 
-Start = Callable[[str], contextlib.AbstractContextManager[Site]]
-
-
 @pytest.fixture
-def start(idp: Idp, tmp_path: Path, valkey: str) -> Start:
-    """Starts a site on a database and Valkey; whatever still runs ends with the block."""
-
-    @contextlib.contextmanager
-    def started(database: str) -> Iterator[Site]:
-        site = Site(idp, tmp_path, database, valkey)
-        try:
-            yield site
-        finally:
-            for replica in (site.first, site.second):
-                replica.process.kill()
-
-    return started
+def site(idp: Idp, tmp_path: Path, valkey: str) -> Iterator[Site]:
+    site = Site(idp, tmp_path, valkey)
+    with site.running():
+        yield site
 
 
 @pytest.mark.requirement("K-07", "K-10", "K-16")
-def test_k_07_a_killed_server_loses_no_task_sqlite(start: Start, tmp_path: Path) -> None:
-    """On SQLite: what may run again completes elsewhere, the rest ends honestly, and both stay."""
-    with start(f"sqlite:///{tmp_path / 'gatepost.db'}") as site:
-        a_server_is_killed(site)
+def test_k_07_a_server_that_is_killed_or_stopped_loses_no_task(site: Site) -> None:
+    """
+    What may run again completes elsewhere, the rest ends honestly, and both stay.
 
-
-@pytest.mark.requirement("K-07", "K-10", "K-16")
-def test_k_07_a_killed_server_loses_no_task_postgresql(
-    start: Start, migrated_postgres: str
-) -> None:
-    """The same on PostgreSQL; then a server that stops in peace hands its task over."""
-    with start(migrated_postgres) as site:
-        a_server_is_killed(site)
-        a_server_stops(site)
+    On SQLite; `tests/replicas` kills a server on PostgreSQL.
+    """
+    a_server_is_killed(site)
+    a_server_stops(site)
 
 
 def a_server_is_killed(site: Site) -> None:
-    looking, paying = site.first.begin("look_up", "looking"), site.first.begin("pay", "paying")
-    done = site.first.begin("pay", "done")
+    looking, paying = site.begin(0, "look_up", "looking"), site.begin(0, "pay", "paying")
+    done = site.begin(0, "pay", "done")
     site.go("done")
-    before = site.second.ended(done)
-    site.first.process.process.send_signal(signal.SIGKILL)
-    site.first.process.process.wait(5)
+    before = site.ended(1, done)
+    site.kill(0)
 
-    failed = site.second.ended(paying)
+    failed = site.ended(1, paying)
     assert (failed["status"], site.runs("paying")) == ("failed", 1)
     assert "whether it took effect is unknown" in failed["statusMessage"]
     eventually(lambda: site.runs("looking") == 2, within=WITHIN_S)
-    site.first.process.kill()
-    site.first.process = site.first.start()
+    site.restart(0)
     site.go("looking")
-    completed = site.first.ended(looking)
-    assert completed["result"]["content"][0]["text"] == str(site.second.process.process.pid)
+    completed = site.ended(0, looking)
+    assert completed["result"]["content"][0]["text"] == site.pid(1)
     assert before["status"] == "completed"
-    assert site.first.get(done) == site.second.get(done) == before
+    assert site.get(0, done) == site.get(1, done) == before
 
 
 def a_server_stops(site: Site) -> None:
-    task = site.second.begin("look_up", "later")
-    assert site.second.process.stop() == 0
+    """In peace, it hands its task over."""
+    task = site.begin(1, "look_up", "later")
+    assert site.servers[1].stop() == 0
     eventually(lambda: site.runs("later") == 2, within=WITHIN_S)
     site.go("later")
 
-    completed = site.first.ended(task)
-    assert completed["result"]["content"][0]["text"] == str(site.first.process.process.pid)
-    assert "Traceback" not in site.second.process.output
+    completed = site.ended(0, task)
+    assert completed["result"]["content"][0]["text"] == site.pid(0)
+    assert "Traceback" not in site.servers[1].output

@@ -1,8 +1,8 @@
 """
-A second process at the same stores, driven line by line: `python -m tests.contract.peer URL`.
+A second process at the same stores, driven line by line: `python -m tests.contract.peer`.
 
-Each line it reads is a JSON array of a job's name and its arguments; each line it prints is the
-job's answer.
+Each line it reads is a JSON array of a database's URL, a job's name and its arguments; each line it
+prints is the job's answer. A database is opened by the first job that names it.
 """
 
 import asyncio
@@ -77,14 +77,17 @@ JOBS: dict[str, Callable[..., Awaitable[Any]]] = {
 }
 
 
-async def main(url: str) -> None:
+async def main() -> None:
     """Do what is asked until the input ends."""
-    records = await open_records(url)
+    opened: dict[str, Records] = {}
     while line := await asyncio.to_thread(sys.stdin.readline):
-        name, *arguments = json.loads(line)
-        print(json.dumps(await JOBS[name](records, *arguments)), flush=True)  # noqa: T201
-    await records.aclose()
+        url, name, *arguments = json.loads(line)
+        if url not in opened:
+            opened[url] = await open_records(url)
+        print(json.dumps(await JOBS[name](opened[url], *arguments)), flush=True)  # noqa: T201
+    for records in opened.values():
+        await records.aclose()
 
 
 if __name__ == "__main__":
-    asyncio.run(main(sys.argv[1]))
+    asyncio.run(main())

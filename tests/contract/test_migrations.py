@@ -8,6 +8,7 @@ from alembic.autogenerate import compare_metadata
 from alembic.migration import MigrationContext
 from alembic.script import ScriptDirectory
 from sqlalchemy import Connection, text
+from structlog.testing import capture_logs
 
 from gatepost.stores.api import StoreRefused, StoreUnavailable
 from gatepost.stores.sql import schema
@@ -87,6 +88,17 @@ async def test_migrating_says_what_it_did_and_is_done_once(empty_url: str) -> No
     assert (first.before, first.after, len(first.steps)) == (None, REVISION, 1)
     assert first.steps[0].startswith(f"{REVISION}: Tasks")
     assert (second.before, second.after, second.steps) == (REVISION, REVISION, ())
+
+
+async def test_a_server_says_once_that_it_made_its_file(tmp_path: Path) -> None:
+    """A schema that changes by itself is worth a line; one that is there already is not."""
+    with capture_logs() as logs:
+        for _ in range(2):
+            await (await opened(f"sqlite:///{tmp_path}/new.db")).aclose()
+
+    assert [(one["event"], one["before"], one["after"]) for one in logs] == [
+        ("database_migrated", None, REVISION)
+    ]
 
 
 async def kept(empty_url: str) -> Database:

@@ -4,6 +4,7 @@ import contextlib
 import json
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -18,9 +19,9 @@ KEYS = [f"k{number}" for number in range(60)]
 class Peer(Process):
     """Another process with connections of its own."""
 
-    def begin(self, job: str, *arguments: Any) -> None:
-        """Have it do something; `answer` waits for the end."""
-        self.write_line(json.dumps([job, *arguments]))
+    def begin(self, url: str, job: str, *arguments: Any) -> None:
+        """Have it do something at a database; `answer` waits for the end."""
+        self.write_line(json.dumps([url, job, *arguments]))
 
     def answer(self) -> Any:
         """What came of it."""
@@ -28,50 +29,61 @@ class Peer(Process):
 
 
 @contextlib.contextmanager
-def peers(url: str, number: int) -> Iterator[list[Peer]]:
-    """So many processes that have opened the database."""
-    command = [sys.executable, "-m", "tests.contract.peer", url]
+def started(number: int) -> Iterator[list[Peer]]:
+    """So many processes."""
+    command = [sys.executable, "-m", "tests.contract.peer"]
     with contextlib.ExitStack() as stack:
-        started = []
-        for _ in range(number):
-            peer = Peer(command, env=python_environment())
+        peers = [Peer(command, env=python_environment()) for _ in range(number)]
+        for peer in peers:
             stack.callback(peer.kill)
-            started.append(peer)
-        for peer in started:
-            peer.begin("begin", "nobody", [])
-        assert [peer.answer() for peer in started] == [[]] * number
-        yield started
+        yield peers
 
 
-def test_a_key_is_claimed_by_one_process(sql_url: str) -> None:
-    """Both want all keys at the same time: each key is exactly one's."""
-    with peers(sql_url, 2) as (first, second):
-        first.begin("begin", "first", KEYS)
-        second.begin("begin", "second", KEYS)
-        ours, theirs = first.answer(), second.answer()
-
-    assert sorted([*ours, *theirs]) == sorted(KEYS)
+@pytest.fixture(scope="module")
+def peers() -> Iterator[list[Peer]]:
+    """Three processes for all tests here: each takes a second to start, and they forget nothing."""
+    with started(3) as peers:
+        yield peers
 
 
-def test_a_holder_that_is_gone_is_replaced_by_one_process(sql_url: str) -> None:
+@pytest.fixture
+def peers_at(peers: list[Peer], sql_url: str) -> list[Peer]:
+    """The same, each with this test's database open."""
+    for peer in peers:
+        peer.begin(sql_url, "begin", "nobody", [])
+    assert [peer.answer() for peer in peers] == [[]] * len(peers)
+    return peers
+
+
+def test_a_key_is_claimed_by_one_process(peers_at: list[Peer], sql_url: str) -> None:
+    """All want all keys at the same time: each key is exactly one's."""
+    for at, peer in enumerate(peers_at):
+        peer.begin(sql_url, "begin", f"holder{at}", KEYS)
+    claimed = [key for peer in peers_at for key in peer.answer()]
+
+    assert sorted(claimed) == sorted(KEYS)
+
+
+def test_a_holder_that_is_gone_is_replaced_by_one_process(
+    peers_at: list[Peer], sql_url: str
+) -> None:
     """The call is looked after by one of those who notice."""
-    with peers(sql_url, 3) as (gone, first, second):
-        gone.begin("begin", "gone", KEYS)
-        assert gone.answer() == KEYS
-        first.begin("take_over", "first", KEYS)
-        second.begin("take_over", "second", KEYS)
-        ours, theirs = first.answer(), second.answer()
+    gone, *others = peers_at
+    gone.begin(sql_url, "begin", "gone", KEYS)
+    assert gone.answer() == KEYS
+    for at, peer in enumerate(others):
+        peer.begin(sql_url, "take_over", f"holder{at}", KEYS)
+    taken = [key for peer in others for key in peer.answer()]
 
-    assert sorted([*ours, *theirs]) == sorted(KEYS)
+    assert sorted(taken) == sorted(KEYS)
 
 
-async def test_two_processes_lose_nothing_of_a_session(sql_url: str) -> None:
+async def test_two_processes_lose_nothing_of_a_session(peers_at: list[Peer], sql_url: str) -> None:
     """Read, add, replace, on both sides: what either added is there."""
     names = [[f"{side}{number}" for number in range(8)] for side in "ab"]
-    with peers(sql_url, 2) as both:
-        for peer, wanted in zip(both, names, strict=True):
-            peer.begin("subscribe", wanted)
-        assert all(peer.answer() >= 8 for peer in both)
+    for peer, wanted in zip(peers_at, names, strict=False):
+        peer.begin(sql_url, "subscribe", wanted)
+    assert all(peer.answer() >= 8 for peer in peers_at[:2])
     records = await open_records(sql_url)
     session = await records.of("acme").sessions.get(b"s")
     await records.aclose()
@@ -82,8 +94,8 @@ async def test_two_processes_lose_nothing_of_a_session(sql_url: str) -> None:
 
 async def test_what_was_acknowledged_outlives_a_kill(sql_url: str) -> None:
     """SIGKILL in the middle of writing: nothing that was said to be kept is missing or half."""
-    with peers(sql_url, 1) as (writer,):
-        writer.begin("write_always")
+    with started(1) as (writer,):
+        writer.begin(sql_url, "write_always")
         for _ in range(40):
             writer.next_line()
         writer.kill()
@@ -103,14 +115,12 @@ async def test_what_was_acknowledged_outlives_a_kill(sql_url: str) -> None:
     ]
 
 
-@pytest.mark.parametrize("number", [3])
-def test_a_new_file_may_be_opened_by_several_at_once(tmp_path_factory: Any, number: int) -> None:
+def test_a_new_file_may_be_opened_by_several_at_once(peers: list[Peer], tmp_path: Path) -> None:
     """Whoever comes first makes the tables; nobody fails, and nobody makes them twice."""
-    for attempt in range(2):
-        folder = tmp_path_factory.mktemp(f"fresh{attempt}")
-        with peers(f"sqlite:///{folder}/new.db", number) as together:
-            for at, peer in enumerate(together):
-                peer.begin("begin", f"h{at}", KEYS)
-            claimed = [key for peer in together for key in peer.answer()]
+    for attempt in range(4):
+        url = f"sqlite:///{tmp_path}/new{attempt}.db"
+        for at, peer in enumerate(peers):
+            peer.begin(url, "begin", f"h{at}", KEYS)
+        claimed = [key for peer in peers for key in peer.answer()]
 
         assert sorted(claimed) == sorted(KEYS)

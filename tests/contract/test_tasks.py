@@ -6,6 +6,7 @@ import msgspec
 import pytest
 
 from gatepost.stores.api import Records, TaskRecord
+from gatepost.stores.sql.records import BATCH
 from tests.contract.samples import HOUR, task
 
 FULL = task(
@@ -127,8 +128,8 @@ async def test_a_sweep_takes_what_is_over_and_nothing_else(records: Records) -> 
 async def test_a_sweep_ends_however_much_is_over(records: Records) -> None:
     """More than one batch of it goes in one sweep."""
     tasks = records.of("acme").tasks
-    for number in range(1_001):
+    for number in range(BATCH + 1):
         await tasks.create(task(id=str(number), expires_at=10.0))
 
-    assert await records.sweep(10.0 + HOUR) == 1_001
+    assert await records.sweep(10.0 + HOUR) == BATCH + 1
     assert await records.sweep(10.0 + HOUR) == 0

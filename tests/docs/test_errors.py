@@ -4,6 +4,7 @@ import ast
 import re
 from pathlib import Path
 
+from gatepost.mcp import jsonrpc
 from gatepost.rest.projection import TABLE
 from gatepost_authz import errors
 from tests.architecture.source import ROOT, source_files
@@ -38,3 +39,12 @@ def test_every_id_and_code_has_a_heading_and_every_heading_exists() -> None:
     tools = {word for _, word in TABLE.values()}
 
     assert headings() == {*PROBLEM.findall(text), *gate, *edge, *tools, *BESIDE_REFUSALS}
+
+
+def test_every_code_of_json_rpc_has_a_row_and_every_row_a_code() -> None:
+    """The same for the endpoint, whose errors are numbers."""
+    section = PAGE.read_text(encoding="utf-8").split("\n## Answers of the MCP endpoint\n")[1]
+    rows = re.findall(r"^\| (-\d+) \|", section, re.MULTILINE)
+    codes = [value for value in vars(jsonrpc).values() if isinstance(value, int) and value < 0]
+
+    assert sorted(map(int, rows)) == sorted(codes)

@@ -94,7 +94,7 @@ class Replica:
         self.runs = Runs(house.records, house.relay, clock=house.clock)
         limit_s, most = house.limit_s, house.max_result_bytes
         once = Once(self.runs, timeout_s=limit_s, max_result_bytes=most)
-        self._runner = Runner(
+        self.runner = Runner(
             Registry(house.pack.tools.values()),
             context_for=_context,
             stages=(once, *house.stages),
@@ -115,13 +115,13 @@ class Replica:
         """One call; bounded, since a test that hangs says nothing."""
         call = Call(
             caller=a_caller(**caller),
-            tool=tool,
+            name=tool,
             arguments=arguments,
             request_id="request-1",
             retry=None if key is None else Retry(kind, key),
         )
         async with asyncio.timeout(WITHIN_S):
-            return await self._runner.run(call)
+            return await self.runner.run(call)
 
 
 def _context(call: Call) -> CallContext:

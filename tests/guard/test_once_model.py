@@ -113,7 +113,7 @@ class World:
         identity = Identity(tool, kind, key, what if kind == "correlation" else None)
         call = Call(
             caller=a_caller(),
-            tool=tool,
+            name=tool,
             arguments=msgspec.json.encode({"what": what}),
             request_id=str(len(self.calls)),
             retry=Retry(kind, key),  # type: ignore[arg-type]  # from a list of both

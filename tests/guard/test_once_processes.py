@@ -1,60 +1,40 @@
 """Two servers on one database and one Valkey, one of which is killed in the middle (O12)."""
 
-import sys
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import contextmanager
 from pathlib import Path
-from typing import Any
 
 import pytest
 
-from gatepost.guard.run import LEASE_S
-from gatepost.keyring import create
 from gatepost.tools.retry import IDEMPOTENCY
 from tests.guard import desk
-from tests.support.door import Door, modern, result
-from tests.support.forge import Forge
-from tests.support.gatepost import READY, Gatepost
+from tests.support.door import modern, result
 from tests.support.idp import Idp
-from tests.support.process import python_environment
 from tests.support.raw import exchange, request
-from tests.support.sockets import free_port
 from tests.support.waiting import eventually
-from tests.tenancy.house import issuer, tree
-from tests.tenancy.post import toml
+from tests.tenancy.replicas import Replicas
 
 pytestmark = pytest.mark.requirement("O12")
 
-PATIENCE_S = LEASE_S + 30
+PATIENCE_S = 30
 
 
-class Pair:
-    """Two replicas of one resource, and the folder in which their tools leave marks."""
+class Pair(Replicas):
+    """Two replicas, and the folder in which their tools leave marks."""
 
-    def __init__(self, idp: Idp, folder: Path, storage: dict[str, Any]) -> None:
-        self.folder = folder
-        self.ports = [free_port(), free_port()]
-        self.door = Door(f"http://127.0.0.1:{self.ports[0]}/mcp")
-        self.token = Forge(issuer(idp)["issuer"], self.door.resource).token()
-        self._configured = tree(
-            self.ports[0],
-            [issuer(idp, tenants={"acme": "acme"})],
-            storage=storage,
-            keys={"ring": "file:keyring.json"},
-            tools={"load": [str(Path(desk.__file__))]},
-        )
-        create(folder / "keyring.json")
-        self.servers = [self._start(number) for number in range(2)]
+    def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str]) -> None:
+        super().__init__(idp, folder, storage, tools=Path(desk.__file__).with_name("hasty.py"))
         self._pool = ThreadPoolExecutor(8)
 
-    def _start(self, number: int) -> Gatepost:
-        settings = self._configured | {"listen": {"port": self.ports[number]}}
-        path = self.folder / f"gatepost{number}.toml"
-        path.write_text("\n".join(f"{n} = {toml(v)}" for n, v in settings.items()))
-        command = [sys.executable, "-m", "gatepost", "serve", "--config", str(path)]
-        server = Gatepost(command, env=python_environment(), cwd=self.folder)
-        server.wait_for(READY)
-        return server
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        """Both, for the time of a block; no call is left waiting behind it."""
+        with super().running(), self._pool:
+            try:
+                yield
+            finally:
+                self.go()
 
     def begin(self, at: int, tool: str, what: str, key: str) -> "Future[str]":
         """A call at one of the two; its answer's text."""
@@ -67,9 +47,9 @@ class Pair:
     def _call(self, at: int, tool: str, what: str, key: str) -> str:
         named, body = modern("tools/call", {"name": tool, "arguments": {"what": what}})
         head = [
-            ("Host", self.door.authority),
+            ("Host", f"127.0.0.1:{self.port}"),
             ("Connection", "close"),
-            ("Authorization", f"Bearer {self.token}"),
+            ("Authorization", f"Bearer {self.token()}"),
             ("Content-Type", "application/json"),
             ("Content-Length", str(len(body))),
             (IDEMPOTENCY.decode(), key),
@@ -86,12 +66,6 @@ class Pair:
     def go(self) -> None:
         (self.folder / desk.GO).touch()
 
-    def close(self) -> None:
-        self.go()
-        for server in self.servers:
-            server.kill()
-        self._pool.shutdown()
-
 
 @pytest.fixture
 def pair(idp: Idp, tmp_path: Path, valkey: str, request: pytest.FixtureRequest) -> Iterator[Pair]:
@@ -99,10 +73,8 @@ def pair(idp: Idp, tmp_path: Path, valkey: str, request: pytest.FixtureRequest) 
     if request.param == "postgresql":
         database = request.getfixturevalue("migrated_postgres")
     pair = Pair(idp, tmp_path, {"database": database, "shared": valkey})
-    try:
+    with pair.running():
         yield pair
-    finally:
-        pair.close()
 
 
 @pytest.mark.parametrize("pair", ["sqlite", "postgresql"], indirect=True)
@@ -116,7 +88,7 @@ def test_two_processes_run_a_call_once_and_survive_each_other(pair: Pair) -> Non
 
     lost = [pair.begin(0, tool, tool, "k2") for tool in ("act", "put")]
     eventually(lambda: len(pair.effects()) == 3, within=10)
-    pair.servers[0].kill()
+    pair.kill(0)
     for call in lost:
         with pytest.raises((ConnectionError, TimeoutError)):
             call.result(PATIENCE_S)
@@ -130,7 +102,7 @@ def test_two_processes_run_a_call_once_and_survive_each_other(pair: Pair) -> Non
     assert again[1].result(PATIENCE_S) == "put 2"
     assert sorted(pair.effects()) == ["act", "put", "put", "shared"]
 
-    pair.servers[0] = pair._start(0)
+    pair.restart(0)
     assert pair.call(0, "act", "shared", "k1") == "shared 1"
     assert pair.call(0, "put", "put", "k2") == "put 2"
     assert "not known" in pair.call(0, "act", "act", "k2")

@@ -1,15 +1,18 @@
 """What a tenant keeps stays within its quota, however many write, and is never miscounted."""
 
 import asyncio
+import errno
+import fcntl
 import os
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import pytest
 
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.surroundings import Usage
-from gatepost.workspace import Quota, TenantWorkspace, Workspaces
+from gatepost.workspace import Quota, TenantWorkspace, Workspaces, ledger
 
 
 @pytest.fixture
@@ -132,3 +135,50 @@ async def test_a_cancelled_write_leaves_nothing_half_done(root: Path) -> None:
 
     assert os.listdir(root / "acme") == ["a"]
     assert (root / "acme/a").read_bytes() in (b"old", b"new" * 300_000)
+
+
+async def test_a_workspace_that_another_process_keeps_busy_says_so(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading goes on; a change may be tried again."""
+    monkeypatch.setattr(ledger, "LOCK_S", 0.0)
+    spaces = Workspaces(root)
+    acme = spaces.of("acme")
+    await acme.write("a", b"1")
+    handle = os.open(root / ".gatepost/acme/.usage", os.O_RDWR)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with pytest.raises(ToolFailure) as busy:
+        await acme.write("a", b"2")
+
+    assert busy.value.failure.kind == "upstream_unavailable"
+    assert await acme.read("a", limit=10) == b"1"
+    os.close(handle)
+    await acme.write("a", b"2")
+    spaces.close()
+
+
+async def test_a_disk_that_refuses_is_told_in_words(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No room, or no right to write: the model is told, and nothing half written stays."""
+    spaces = Workspaces(root)
+    acme = spaces.of("acme")
+    await acme.write("a", b"1")
+    for number, says in (
+        (errno.ENOSPC, "no room left"),
+        (errno.EROFS, "may only read"),
+        (errno.EACCES, "may not use it"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", partial(refuse, number))
+            with pytest.raises(ToolFailure, match=says) as refused:
+                await acme.write("a", b"2")
+        assert refused.value.failure.kind == "denied"
+
+    assert os.listdir(root / "acme") == ["a"]
+    assert await acme.usage() == really(root) == Usage(1, 1)
+    spaces.close()
+
+
+def refuse(number: int, handle: int) -> None:
+    raise OSError(number, os.strerror(number))

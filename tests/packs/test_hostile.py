@@ -22,13 +22,14 @@ SECRET = "the-secret-of-somebody-else"
 
 TOOLS: dict[str, dict[str, Any]] = {
     "fs_list": {},
+    "workspace_list": {"recursive": True},
     "fs_read_text": {},
-    "fs_write_text": {"text": "x"},
-    "fs_delete": {"recursive": True},
     "workspace_read": {},
     "workspace_write": {"content": "x"},
-    "workspace_list": {"recursive": True},
+    "fs_write_text": {"text": "x"},
+    "fs_delete": {"recursive": True},
 }
+"""Those that read come first: where one of them gets out, the test ends before anything breaks."""
 
 LEADS_OUT = [
     "..",

@@ -2,7 +2,6 @@
 
 import asyncio
 import json
-import sys
 from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from itertools import count
@@ -11,18 +10,13 @@ from typing import Any
 
 import httpx2
 
-from gatepost.keyring import create
 from tests.replicas import toolset
 from tests.support.door import MODERN, message
-from tests.support.forge import Forge
-from tests.support.gatepost import READY, Gatepost
 from tests.support.idp import Idp
-from tests.support.process import python_environment
 from tests.support.proxy import balanced
 from tests.support.sockets import free_port
 from tests.support.waiting import eventually
-from tests.tenancy.house import issuer, tree
-from tests.tenancy.post import toml
+from tests.tenancy.replicas import Replicas
 
 WITHIN_S = 30
 LEASE_S = 2.0
@@ -30,61 +24,26 @@ META = "io.modelcontextprotocol/"
 Event = dict[str, Any]
 
 
-class Cluster:
+class Cluster(Replicas):
     """Two replicas of one resource, and the balancer whose address the resource is."""
 
     def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str]) -> None:
-        self.folder = folder
-        self.ports = [free_port(), free_port()]
-        self.port = free_port()
-        self.url = f"http://127.0.0.1:{self.port}/mcp"
-        self._forge = Forge(issuer(idp)["issuer"], self.url)
-        self._names = count()
-        create(folder / "keyring.json")
-        configured = tree(
-            self.port,
-            [issuer(idp, tenants={"acme": "acme", "globex": "globex"})],
-            storage=dict(storage),
-            keys={"ring": "file:keyring.json"},
-            tools={"load": [str(Path(toolset.__file__))]},
+        super().__init__(
+            idp,
+            folder,
+            storage,
+            tools=Path(toolset.__file__),
+            port=free_port(),
             tasks={"lease_s": LEASE_S},
         )
-        path = folder / "gatepost.toml"
-        path.write_text("\n".join(f"{name} = {toml(v)}" for name, v in configured.items()))
-        self._servers: list[Gatepost] = []
+        self._names = count()
 
     @contextmanager
-    def running(self) -> Iterator["Cluster"]:
+    def running(self) -> Iterator[None]:
         """Both replicas and the balancer, for the time of a block."""
-        try:
-            self._servers = [self._start(number) for number in range(2)]
-            with balanced([f"http://127.0.0.1:{port}" for port in self.ports], self.port):
-                yield self
-        finally:
-            for server in self._servers:
-                server.kill()
-
-    def _start(self, number: int) -> Gatepost:
-        environment = {
-            "GATEPOST_LISTEN__PORT": str(self.ports[number]),
-            "GATEPOST_TEST_MARKS": str(self.folder),
-        }
-        command = [sys.executable, "-m", "gatepost", "serve", "--config", "gatepost.toml"]
-        server = Gatepost(command, env=python_environment(environment), cwd=self.folder)
-        server.wait_for(READY)
-        return server
-
-    def kill(self, number: int) -> None:
-        """End a replica without a word, as a machine ends that loses its power."""
-        self._servers[number].kill()
-
-    def restart(self, number: int) -> None:
-        """Start a replica again at its old address."""
-        self.kill(number)
-        self._servers[number] = self._start(number)
-
-    def token(self, **claims: Any) -> str:
-        return self._forge.token(**claims)
+        origins = [f"http://127.0.0.1:{port}" for port in self.ports]
+        with super().running(), balanced(origins, self.port):
+            yield
 
     def name(self) -> str:
         """A name that no other test of this cluster uses."""

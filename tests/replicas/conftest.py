@@ -25,5 +25,6 @@ def cluster(
     folder: Path = tmp_path_factory.mktemp("replicas")
     with postgres_server.database(like=postgres_template) as database:
         storage = {"database": database, "shared": valkey_server.url()}
-        with Cluster(idp, folder, storage).running() as cluster:
+        cluster = Cluster(idp, folder, storage)
+        with cluster.running():
             yield cluster

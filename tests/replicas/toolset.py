@@ -1,4 +1,4 @@
-"""Tools that leave marks in a folder, so that a test can count what really happened."""
+"""Tools that leave marks where they run, so that a test can count what really happened."""
 
 import asyncio
 import os
@@ -10,7 +10,7 @@ from gatepost import CallContext, Pack
 
 pack = Pack("replicas")
 
-MARKS = Path(os.environ.get("GATEPOST_TEST_MARKS", "."))
+HERE = Path()
 
 
 class Decision(BaseModel):
@@ -21,13 +21,13 @@ class Decision(BaseModel):
 
 def mark(word: str) -> None:
     """Leave one line; appending is atomic for lines this short."""
-    with (MARKS / "marks").open("a", encoding="utf-8") as file:
+    with (HERE / "marks").open("a", encoding="utf-8") as file:
         file.write(f"{word}\n")
 
 
 async def wait_for(word: str) -> None:
     """Wait until the test has put a file of that name."""
-    while not (MARKS / word).exists():  # noqa: ASYNC110  # the test is another process
+    while not (HERE / word).exists():  # noqa: ASYNC110  # the test is another process
         await asyncio.sleep(0.02)
 
 

@@ -163,7 +163,16 @@ def test_a_key_ring_is_made_and_rotated(tmp_path: Path) -> None:
 
 def test_tools_are_listed_for_people_and_programs(tmp_path: Path) -> None:
     """The table and the JSON name the same, with scopes and schemas; tools come first."""
+    folder = tmp_path / "greet-visitor"
+    folder.mkdir()
+    (folder / "SKILL.md").write_text("---\nname: greet-visitor\ndescription: Greet.\n---\n")
+    (tmp_path / "desk.py").write_text(
+        "from gatepost import Pack\n"
+        'pack = Pack("desk")\n'
+        'pack.skill("greet-visitor", scopes={"desk:read"})\n'
+    )
     environment = {
+        "GATEPOST_TOOLS__LOAD": "./desk.py",
         "GATEPOST_RESOURCE": "http://127.0.0.1:8000/mcp",
         "GATEPOST_MODE": "development",
         "GATEPOST_TOOLS__PACKS": "demo",
@@ -179,13 +188,16 @@ def test_tools_are_listed_for_people_and_programs(tmp_path: Path) -> None:
         ("tool", "save_csv"),
         ("tool", "whoami"),
         ("resource", "invoice_format"),
+        ("resource", "greet-visitor"),
         ("template", "workspace_file"),
         ("prompt", "check_invoice"),
+        ("skill", "greet-visitor"),
     ]
     assert [line.split()[:2] for line in table.stdout.splitlines()[1:]] == [
         [one.get("uri") or one.get("uriTemplate") or one["name"], one["kind"]] for one in data
     ]
-    assert data[-1]["arguments"][0]["name"] == "path"
+    assert data[-2]["arguments"][0]["name"] == "path"
+    assert data[-1]["scopes"] == ["desk:read"]
     save = next(tool for tool in data if tool["name"] == "save_csv")
     assert save["scopes"] == ["files:write"]
     assert save["inputSchema"]["required"]

@@ -5,13 +5,14 @@ import pytest
 from gatepost.mcp.jsonrpc import Refused
 from gatepost.mcp.reply import Replies
 from gatepost_authz.challenge import Challenge
+from gatepost_authz.config import Resource
 
 CONSTANT = Refused(-32600, "As many others")
 
 
 def test_a_refusal_that_is_a_constant_keeps_nothing_of_its_requests() -> None:
     """A traceback holds the frames of its request, and each raise of one exception adds more."""
-    replies = Replies(Challenge(), modern=True)
+    replies = Replies(Challenge(), Resource("https://mcp.example.com/mcp"), modern=True)
     for _ in range(3):
         with pytest.raises(Refused) as caught:
             raise CONSTANT

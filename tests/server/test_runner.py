@@ -87,7 +87,7 @@ def call_of(tool: str, arguments: bytes = b"{}", **caller: Any) -> Call:
     granted = frozenset({"files:write", "files:read"})
     return Call(
         caller=a_caller(**{"scopes": granted, **caller}),
-        tool=tool,
+        name=tool,
         arguments=arguments,
         request_id="request-9",
     )
@@ -145,7 +145,7 @@ async def test_what_nobody_foresaw_is_answered_without_detail(tool: str) -> None
     assert outcome.failure.kind == "internal"
     assert "request-9" in outcome.failure.message
     assert "hunter2" not in outcome.failure.message
-    assert (logs[0]["request_id"], logs[0]["tool"]) == ("request-9", tool)
+    assert (logs[0]["request_id"], logs[0]["offer"]) == ("request-9", tool)
 
 
 async def test_a_failure_the_model_can_act_on_is_passed_on() -> None:

@@ -75,11 +75,11 @@ def test_dev_prints_a_dozen_lines_and_both_calls_do_what_they_say(
     gatepost: Gatepost, tmp_path: Path
 ) -> None:
     """The first curl works, the second is refused, and the ready line is the last."""
-    lines = gatepost.stdout.splitlines()
+    lines, logged = gatepost.stdout.splitlines(), gatepost.stderr.splitlines()
     curls = [line.strip() for line in lines if line.startswith("  curl")]
     works, refused = [run_in_shell(line, tmp_path) for line in curls]
 
-    assert len(lines) <= 12
+    assert len(lines) + len(logged) <= 12, logged
     assert lines[-1] == f"Gatepost is ready at {gatepost.url}"
     assert json.loads(works)["result"]["content"][0]["text"] == "hello"
     assert "401 Unauthorized" in refused

@@ -164,8 +164,6 @@ class Client:
             registry=self.registry,
             info=ServerInfo("gatepost", "1.0"),
             keyring=self.keyring,
-            records=self.records,
-            relay=self.relay,
             page_size=page_size,
             feed=self.feed,
             streams=self.streams,

@@ -8,13 +8,14 @@ import msgspec
 
 from gatepost.commands.configuration import config_option, settled
 from gatepost.tools.api import Offer, Tool
-from gatepost.tools.offer import Document, Prompt, Template
+from gatepost.tools.offer import Document, Prompt, Skill, Template
 
 KINDS: dict[type[Offer], str] = {
     Tool: "tool",
     Document: "resource",
     Template: "template",
     Prompt: "prompt",
+    Skill: "skill",
 }
 """In the order in which they are listed."""
 
@@ -23,7 +24,7 @@ KINDS: dict[type[Offer], str] = {
 @config_option
 @click.option("--json", "as_json", is_flag=True, help="A JSON array, schemas included.")
 def tools(path: Path, as_json: bool) -> None:
-    """List the tools, resources and prompts that a configuration enables, with their scopes."""
+    """List the tools, resources, prompts and skills that a configuration enables, with scopes."""
     _, toolbox = settled(path)
     order = list(KINDS)
     listed = sorted(toolbox.offers, key=lambda offer: (order.index(type(offer)), offer.key))
@@ -51,6 +52,8 @@ def described(offer: Offer) -> dict[str, Any]:
         shown["mimeType"] = offer.mime_type
     elif isinstance(offer, Prompt):
         shown["arguments"] = offer.arguments
+    elif isinstance(offer, Skill):
+        shown["uri"] = offer.key
     return {**shown, "scopes": sorted(offer.scopes)}
 
 

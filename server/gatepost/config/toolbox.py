@@ -35,7 +35,7 @@ class Toolbox(msgspec.Struct, frozen=True):
 
     @property
     def offers(self) -> tuple[Offer, ...]:
-        """Everything of every pack: tools, resources, templates, prompts."""
+        """Everything of every pack."""
         return tuple(offer for pack in self.packs for offer in pack.offers)
 
     @property

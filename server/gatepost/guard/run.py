@@ -247,7 +247,7 @@ class Run:
             self._invoked = True
             try:
                 return await invoke(ctx, arguments)
-            except SystemExit as wish:
+            except (SystemExit, KeyboardInterrupt) as wish:
                 # Out of a task it would end the loop, and with it the server.
                 raise RuntimeError("the tool asked the process to exit") from wish
 
@@ -286,7 +286,13 @@ class Run:
     async def _renew(self) -> None:
         try:
             until = self._clock() + LEASE_S
-            await self._claims.renew(self._terms.key, self._terms.holder, until)
+            if await self._claims.renew(self._terms.key, self._terms.holder, until):
+                return
+            held = await self._claims.get(self._terms.key)
+            if held is not None and held.holder != self._terms.holder:
+                # The database was out of our reach for so long that somebody else could take the
+                # key and begin the same work.
+                self.stop()
         except StoreUnavailable:
             log.warning("lease_not_renewed", request_id=self._work.call.request_id)
 

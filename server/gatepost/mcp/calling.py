@@ -20,14 +20,14 @@ async def call_tool(server: Server, ask: Ask) -> bytes:
     """`tools/call`; AuthError from the runner is the endpoint's to answer."""
     call = Call(
         caller=ask.caller,
-        tool=tool_name(ask.params),
+        name=tool_name(ask.params),
         arguments=tool_arguments(ask.params),
         request_id=ask.request_id,
         client=ask.client,
         retry=ask.retry,
     )
     try:
-        if call.tool in server.lengthy:
+        if call.name in server.lengthy:
             outcome = await tasks.run(server, ask, call)
             if isinstance(outcome, TaskRecord):
                 return tasks.created(server, outcome)

@@ -53,7 +53,7 @@ async def complete(server: Server, ask: Ask) -> bytes:
         raise unknown_reference()
     call = Call(
         caller=ask.caller,
-        tool=key,
+        name=key,
         arguments=_encode(Question(typed.name, typed.value, given)),
         request_id=ask.request_id,
         kind="completion",

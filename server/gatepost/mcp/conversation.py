@@ -4,7 +4,8 @@ import asyncio
 import contextlib
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
@@ -17,9 +18,11 @@ from gatepost.mcp.interaction import Audience
 from gatepost.mcp.jsonrpc import URL_ELICITATION, Refused, request
 from gatepost.mcp.resumption import Resumable
 from gatepost.mcp.room import Room, Signal
+from gatepost.stores.api import StoreUnavailable
 from gatepost.streams import Closing, TooMany
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.client import (
+    Capabilities,
     Clock,
     InputNeeded,
     InputRequest,
@@ -73,17 +76,35 @@ class Desk:
         self.limit_s = limit_s
         self._most = most_per_caller
         self._open: Counter[tuple[str, str, str, str]] = Counter()
+        self._tasks: set[asyncio.Task[None]] = set()
 
     def name(self, room: Room) -> str:
         """An id for a question of this session."""
         return self._keyring.sign(PURPOSE, secrets.token_bytes(9) + room.session.key)
 
+    async def expect(self, room: Room, identity: str) -> None:
+        """Let every process know that this question waits."""
+        await room.leave("asked", identity, b"", ttl_s=self.limit_s)
+
     async def take_in(self, room: Room, identity: str, answer: bytes) -> None:
-        """Bring a client's answer to the process that waits for it; anything else is ignored."""
+        """
+        Bring a client's answer to the process that waits for it; anything else is ignored.
+
+        One answer to each question, while it waits: an id stays good as long as its key, and an
+        answer may weigh megabytes, so that whoever collects ids could fill the relay.
+        """
         payload = self._keyring.verify(PURPOSE, identity)
-        if payload is not None and payload[9:] == room.session.key:
+        if payload is None or payload[9:] != room.session.key:
+            return
+        if await room.collect("asked", identity) is not None:
             await room.leave("answer", identity, answer, ttl_s=ANSWER_KEPT_S)
             await room.tell("answer", identity)
+
+    def expect_no_more(self, room: Room, identities: Iterable[str]) -> None:
+        """Nobody waits for these; nobody waits for the relay to hear of it either."""
+        task = asyncio.get_running_loop().create_task(_clear(room, (*identities,)))
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def open(self, caller: TenantContext, questions: int) -> None:
         """Count questions of a caller; raises ToolFailure when they are too many."""
@@ -126,15 +147,20 @@ class Conversation(Audience):
         caller: TenantContext,
         token: Raw | None,
     ) -> None:
-        record = ear.room.record
-        level: Any = record.log_level or UNSET_LEVEL
-        super().__init__(stream, capabilities=ear.room.session.declared, token=token, level=level)
+        if stream is not None:
+            level: Any = ear.room.record.log_level or UNSET_LEVEL
+            self.tell(stream, token, level)
         self._resumable = stream
         self._ear = ear
         self._desk = desk
         self._caller = caller
         self._clock: Clock | None = None
         self._pages: list[Mapping[str, Any]] = []
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """What the client declared when its session began."""
+        return self._ear.room.session.declared
 
     def timed(self, clock: Clock) -> None:
         """Hold this clock while somebody is asked."""
@@ -193,6 +219,7 @@ class Conversation(Audience):
         answers: dict[str, Mapping[str, Any]] = {}
         try:
             for one in out:
+                await self._desk.expect(self._ear.room, one.identity)
                 await stream.ask(request(one.identity, one.method, shown[one.key]))
             async with asyncio.timeout(self._desk.limit_s):
                 while waiting:
@@ -214,6 +241,8 @@ class Conversation(Audience):
             ) from None
         finally:
             self._ear.mute(hear)
+            if waiting:
+                self._desk.expect_no_more(self._ear.room, waiting)
         return answers
 
     async def _gather(
@@ -229,6 +258,14 @@ class Conversation(Audience):
         for identity in waiting:
             params = {"requestId": identity, "reason": "The answer is not waited for any more"}
             await stream.notify("notifications/cancelled", params)
+
+
+async def _clear(room: Room, identities: Iterable[str]) -> None:
+    # What cannot be cleared away now goes by itself, later.
+    with contextlib.suppress(StoreUnavailable):
+        for identity in identities:
+            await room.collect("asked", identity)
+            await room.collect("answer", identity)
 
 
 def _read(answer: bytes) -> Mapping[str, Any]:

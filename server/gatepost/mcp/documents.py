@@ -50,7 +50,7 @@ async def read_document(server: Server, ask: Ask) -> bytes:
         raise Refused(INVALID_PARAMS, "params.uri is required")
     call = Call(
         caller=ask.caller,
-        tool=uri,
+        name=uri,
         arguments=_encode(Read(uri)),
         request_id=ask.request_id,
         kind="document",
@@ -83,7 +83,7 @@ async def _entries(server: Server, ask: Ask, lister: Lister) -> tuple[Mapping[st
     """What one lister names; nothing when it cannot, so that the others are still listed."""
     call = Call(
         caller=ask.caller,
-        tool=lister.key,
+        name=lister.key,
         arguments=b"{}",
         request_id=ask.request_id,
         kind="listing",

@@ -101,11 +101,10 @@ class Endpoint:
         limits: Limits = DEFAULT_LIMITS,
         mirrors: bool = True,
     ) -> None:
-        self._locate = resource.locate
         self._suspended = suspended
         self._limits = limits
-        self._modern = Replies(challenge, modern=True)
-        self._legacy = Replies(challenge, modern=False)
+        self._modern = Replies(challenge, resource, modern=True)
+        self._legacy = Replies(challenge, resource, modern=False)
         self._stateless = Stateless(server, self._modern, mirrors=mirrors)
         desk = Desk(
             server.keyring,
@@ -154,14 +153,8 @@ class Endpoint:
             # One deadline for all of it: a byte now and then must not keep a request alive.
             body = await Within(limits.body_timeout_s, read_body(receive, limits.max_body_bytes))
         message = read(body)
-        exchange = Exchange(
-            scope[CALLER],
-            self._locate(scope["path"]),
-            scope.get(REQUEST_ID, ""),
-            headers,
-            receive,
-            send,
-        )
+        path, request_id = scope["path"], scope.get(REQUEST_ID, "")
+        exchange = Exchange(scope[CALLER], path, request_id, headers, receive, send)
         refusal: Refused | None = None
         if len(headers) != len(scope["headers"]) and _doubled(scope["headers"]):
             # Whoever reads the first and whoever reads the last would see different requests.
@@ -192,9 +185,8 @@ class Endpoint:
             return self._legacy.refused(None, NOT_ALLOWED if modern_one else NO_SUCH_VERB)
         if len(headers) != len(scope["headers"]) and _doubled(scope["headers"]):
             return self._legacy.refused(None, DOUBLED)
-        target = self._locate(scope["path"])
-        request_id = scope.get(REQUEST_ID, "")
-        exchange = Exchange(scope[CALLER], target, request_id, headers, receive, send)
+        path, request_id = scope["path"], scope.get(REQUEST_ID, "")
+        exchange = Exchange(scope[CALLER], path, request_id, headers, receive, send)
         if exchange.caller.tenant_id in self._suspended:
             return self._legacy.refused(None, STREAM_REFUSED)
         room = await self._handshake.find(exchange) if session else None

@@ -4,7 +4,6 @@ import msgspec
 from starlette.types import Receive, Send
 
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.config import Target
 
 Headers = dict[bytes, bytes]
 """Request headers by name, in lower case."""
@@ -15,7 +14,7 @@ class Exchange(msgspec.Struct, frozen=True, gc=False):
     """One POST, past the gate."""
 
     caller: TenantContext
-    target: Target | None
+    path: str
     request_id: str
     headers: Headers
     receive: Receive

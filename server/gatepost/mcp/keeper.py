@@ -191,7 +191,7 @@ class Keeper:
         errand = Errand(NOBODY, stored.capabilities)
         call = Call(
             caller=stored.caller,
-            tool=record.tool,
+            name=record.tool,
             arguments=bytes(stored.arguments),
             request_id=stored.request_id,
             client=errand,

@@ -11,10 +11,10 @@ from gatepost.mcp.documents import list_documents, list_templates, read_document
 from gatepost.mcp.exchange import Exchange
 from gatepost.mcp.level import set_level
 from gatepost.mcp.line import Line
-from gatepost.mcp.params import TASKS, Params
+from gatepost.mcp.params import SKILLS, TASKS, Params
 from gatepost.mcp.prompts import get_prompt, list_prompts
 from gatepost.mcp.server import Ask, Server
-from gatepost.mcp.skills import SKILLS, get_skill, list_skills, read_folder
+from gatepost.mcp.skills import get_skill, list_skills, read_folder
 from gatepost.mcp.subscriptions import LISTEN, listen
 from gatepost.mcp.tasks import cancel_task, get_task, update_task
 from gatepost.mcp.watching import subscribe, unsubscribe

@@ -26,7 +26,7 @@ async def get_prompt(server: Server, ask: Ask) -> bytes:
         raise Refused(INVALID_PARAMS, "params.name is required")
     call = Call(
         caller=ask.caller,
-        tool=name,
+        name=name,
         arguments=tool_arguments(ask.params),
         request_id=ask.request_id,
         kind="prompt",

@@ -21,6 +21,7 @@ from gatepost.mcp.stream import Stream
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, required_by
 from gatepost_authz.challenge import Challenge
+from gatepost_authz.config import Resource
 from gatepost_authz.errors import AuthError, InsufficientScope
 
 Questions = Callable[[InputNeeded], bytes]
@@ -41,8 +42,9 @@ UNAVAILABLE = Refused(
 class Replies:
     """Turns what comes of a request into its answer, in the words of one era."""
 
-    def __init__(self, challenge: Challenge, *, modern: bool) -> None:
+    def __init__(self, challenge: Challenge, resource: Resource, *, modern: bool) -> None:
         self._challenge = challenge
+        self._resource = resource
         self._modern = modern
 
     async def to(
@@ -107,7 +109,8 @@ class Replies:
 
     def _challenged(self, exchange: Exchange, identity: bytes, raised: AuthError) -> Answer:
         # The challenge lets the client step up; the body names the request it is about.
-        status, headers, _ = self._challenge.response(raised, exchange.target)
+        target = self._resource.locate(exchange.path)
+        status, headers, _ = self._challenge.response(raised, target)
         own = (b"content-type", b"content-length")
         kept = tuple((name, value) for name, value in headers if name not in own)
         return Answer(status, error(identity, as_refusal(raised)), kept)

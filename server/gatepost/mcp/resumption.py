@@ -1,10 +1,13 @@
 """Answers of older revisions, as events that a client which lost its connection can get again."""
 
 import asyncio
+import contextlib
 import re
 import secrets
-from collections import deque
-from collections.abc import Coroutine
+import time
+from collections import Counter, OrderedDict, deque
+from collections.abc import Callable, Coroutine
+from functools import cached_property
 
 from starlette.types import Send
 
@@ -24,6 +27,9 @@ RUNNING_S = 60.0
 OVER_S = 120.0
 """How long after its end a stream can be had again."""
 
+Owner = tuple[str, str, str, str]
+"""Whose streams these are (`TenantContext.principal_key`)."""
+
 EVENT_ID = re.compile(r"([A-Za-z0-9_-]{16})-([0-9]{1,9})", re.ASCII)
 
 EVENT, LAST, SILENT_END, MARK = b"e", b"l", b"s", b"m"
@@ -31,6 +37,11 @@ EVENT, LAST, SILENT_END, MARK = b"e", b"l", b"s", b"m"
 What an entry of a journal is: a message, the last one, an end without one, or nothing to be seen.
 """
 ENDS = (LAST, SILENT_END)
+
+JOURNAL_BYTES, EVENT_BYTES = 2_000, 200
+"""What a journal and an event take beside their content."""
+MOST_KEPT_BYTES = 16_000_000
+"""What the ended streams of one caller may weigh; its oldest go before their time."""
 
 TOO_LARGE = Refused(INTERNAL_ERROR, "The answer is too large to be kept for a lost connection")
 
@@ -48,6 +59,21 @@ class Journal:
         self._identity = identity
         self._sizes: deque[int] = deque()
         self._total = 0
+
+    @property
+    def is_kept(self) -> bool:
+        """Whether there is anything of it."""
+        return bool(self._sizes)
+
+    @property
+    def size(self) -> int:
+        """Bytes that keeping it takes, about."""
+        return self._total + JOURNAL_BYTES + EVENT_BYTES * len(self._sizes)
+
+    async def forget(self) -> None:
+        """Keep nothing of it any more."""
+        with contextlib.suppress(StoreUnavailable):
+            await self._shelf.relay.forget(self._shelf.name)
 
     async def write(self, kind: bytes, data: bytes = b"") -> str:
         """Keep an event; its id, or "" when it could not be kept."""
@@ -69,6 +95,45 @@ class Journal:
         return f"{self.name}-{number}"
 
 
+class Archive:
+    """
+    The journals of ended streams that this process wrote, of each caller's the newest.
+
+    Each is kept for a while, in case its client comes back; a caller that is quick could have the
+    relay keep gigabytes.
+    """
+
+    def __init__(
+        self, *, most_bytes: int = MOST_KEPT_BYTES, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self._most = most_bytes
+        self._clock = clock
+        self._kept: OrderedDict[Owner, deque[tuple[float, Journal]]] = OrderedDict()
+        self._totals: Counter[Owner] = Counter()
+
+    def add(self, owner: Owner, journal: Journal) -> list[Journal]:
+        """Take in a journal; those that have to go for it."""
+        now = self._clock()
+        self._kept.setdefault(owner, deque()).append((now + OVER_S, journal))
+        self._kept.move_to_end(owner)
+        self._totals[owner] += journal.size
+        self._drop_silent(now)
+        journals, gone = self._kept[owner], []
+        while len(journals) > 1 and (self._totals[owner] > self._most or journals[0][0] <= now):
+            until, oldest = journals.popleft()
+            self._totals[owner] -= oldest.size
+            if until > now:
+                gone.append(oldest)
+        return gone
+
+    def _drop_silent(self, now: float) -> None:
+        """Forget the callers whose newest journal is gone by itself."""
+        for owner in tuple(self._kept):
+            if self._kept[owner][-1][0] > now:
+                return  # and so is everybody's after it
+            del self._kept[owner], self._totals[owner]
+
+
 class Resumable(Stream):
     """
     The answer to one request of a session, as events with ids.
@@ -79,18 +144,28 @@ class Resumable(Stream):
     """
 
     watches = False
+    _let_go = False
 
     def __init__(
-        self, send: Send, *, caller: TenantContext, ear: Ear, streams: Streams, identity: bytes
+        self, send: Send, *, caller: TenantContext, ear: Ear, streams: Streams, archive: Archive
     ) -> None:
         super().__init__(send)
         self.caller = caller
         self._ear = ear
         self._streams = streams
-        self._journal = Journal(ear.room, identity)
-        self._primes = ear.room.session.version == NEWEST_HANDSHAKE
-        self._let_go = False
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._archive = archive
+
+    @cached_property
+    def _journal(self) -> Journal:
+        return Journal(self._ear.room, self._ear.identity)
+
+    @cached_property
+    def _tasks(self) -> set[asyncio.Task[None]]:
+        return set()
+
+    @property
+    def _primes(self) -> bool:
+        return self._ear.room.session.version == NEWEST_HANDSHAKE
 
     async def notify(self, method: str, params: object) -> None:
         """Send a notification; none when it would open one stream too many."""
@@ -123,6 +198,15 @@ class Resumable(Stream):
                     await self._open(b": cancelled\n\n")
             finally:
                 self._streams.leave(self)
+        if self._journal.is_kept:
+            for old in self._archive.add(self.caller.principal_key, self._journal):
+                await old.forget()
+
+    def close(self) -> None:
+        """The request is over, whatever became of its stream, and so is what still speaks on it."""
+        self._ended = True
+        # Also one that never began: it takes its place first, and beginning may fail.
+        self._streams.leave(self)
 
     async def pause(self, retry_after_s: float) -> None:
         """Close the connection; the client comes back after that time (S-06, 2025-11-25 only)."""

@@ -1,10 +1,12 @@
 """One live session, and how what belongs to it finds each other in any process."""
 
+import contextlib
 from collections.abc import Callable
 from typing import Literal
 
 import msgspec
 
+from gatepost.mcp.jsonrpc import RATE_LIMITED, Refused
 from gatepost.mcp.legacy import LIFETIME_S, Session
 from gatepost.stores.api import (
     Following,
@@ -14,7 +16,7 @@ from gatepost.stores.api import (
     TenantRelay,
 )
 
-Kind = Literal["cancel", "end", "listen", "watch", "answer", "event", "resume"]
+Kind = Literal["cancel", "end", "listen", "watch", "asked", "answer", "event", "resume"]
 
 _encode = msgspec.msgpack.encode
 
@@ -35,6 +37,26 @@ class Signal(msgspec.Struct, frozen=True, array_like=True):
 _decode = msgspec.msgpack.Decoder(Signal).decode
 
 Hear = Callable[[Signal], None]
+
+NEW_PER_S, NEW_AT_ONCE = 0.2, 1000
+"""Sessions that one caller may begin to keep: far more than clients open, and no flood."""
+# An id costs nothing, but a record is kept for a week.
+CROWDED = Refused(
+    RATE_LIMITED,
+    "Too many sessions were opened: use one for longer, or try again later",
+    status=429,
+    legacy_status=429,
+    headers=((b"retry-after", b"%d" % (1 / NEW_PER_S)),),
+)
+CHANGES_PER_S, CHANGES_IN_A_ROW = 10, 500
+"""Changes of what a caller's sessions remember; each is a durable write that others wait for."""
+HASTY = Refused(
+    RATE_LIMITED,
+    "Too many changes of sessions: try again later",
+    status=429,
+    legacy_status=429,
+    headers=((b"retry-after", b"1"),),
+)
 
 CHANGES_AT_ONCE = 50
 """How many others may change a session's record while we try to; more is a fault, not a crowd."""
@@ -65,8 +87,8 @@ class Room:
         self._topic = f"session/{session.key.hex()}"
 
     async def revise(self, change: Callable[[SessionRecord], SessionRecord]) -> SessionRecord:
-        """Change what the session remembers, durably."""
-        self.record = await revise(self._sessions, self.session, change)
+        """Change what the session remembers, durably; raises Refused, see `revise`."""
+        self.record = await revise(self._sessions, self._relay, self.session, change)
         return self.record
 
     async def look(self) -> SessionRecord:
@@ -111,12 +133,16 @@ class Shelf(msgspec.Struct, frozen=True):
 
 
 async def revise(
-    sessions: Sessions, session: Session, change: Callable[[SessionRecord], SessionRecord]
+    sessions: Sessions,
+    relay: TenantRelay,
+    session: Session,
+    change: Callable[[SessionRecord], SessionRecord],
 ) -> SessionRecord:
     """
     Change what a session remembers, durably, whoever else changes it at the same time.
 
     *change* is given the record as it is and may be called again. An ended session stays ended.
+    Raises Refused when its owner changes sessions, or begins to keep some, faster than it may.
     """
     expires_at = session.issued_at + LIFETIME_S
     for _ in range(CHANGES_AT_ONCE):
@@ -124,6 +150,17 @@ async def revise(
         after = change(before)
         if after == before or before.ended:
             return before
+        await _spend(relay, session, is_new=not before.revision)
         if await sessions.replace(session.key, after, expires_at=expires_at):
             return after
     raise StoreUnavailable("a session changes faster than it can be written")
+
+
+async def _spend(relay: TenantRelay, session: Session, *, is_new: bool) -> None:
+    owner = session.owner.hex()
+    # Without the relay nobody counts: no session is refused because it cannot be counted.
+    with contextlib.suppress(StoreUnavailable):
+        if await relay.spend(f"changes/{owner}", rate=CHANGES_PER_S, burst=CHANGES_IN_A_ROW) > 0:
+            raise HASTY
+        if is_new and await relay.spend(f"new/{owner}", rate=NEW_PER_S, burst=NEW_AT_ONCE) > 0:
+            raise CROWDED

@@ -19,7 +19,6 @@ from gatepost.mcp.params import (
     Params,
 )
 from gatepost.mcp.register import Register
-from gatepost.stores.api import Records, Relay
 from gatepost.streams import Streams
 from gatepost.tools.api import Retry, Tool
 from gatepost.tools.client import NOBODY, Client
@@ -61,8 +60,6 @@ class Server:
         registry: Registry,
         info: ServerInfo,
         keyring: KeyRing,
-        records: Records,
-        relay: Relay,
         feed: Feed,
         streams: Streams,
         keeper: Keeper,
@@ -73,8 +70,6 @@ class Server:
         self.registry = registry
         self.info = info
         self.keyring = keyring
-        self.records = records
-        self.relay = relay
         self.feed = feed
         self.streams = streams
         self.lengthy = frozenset(name for name, tool in registry.tools.items() if may_last(tool))
@@ -138,8 +133,6 @@ def extensions(registry: Registry) -> dict[str, Any]:
     """What the newest revision negotiates beside its core (X-01)."""
     # Tokens of machines and those from an enterprise's own grant are checked like any other.
     declared: dict[str, Any] = {CLIENT_CREDENTIALS: {}, ENTERPRISE_MANAGED: {}}
-    if any(tool.task_support != "forbidden" for tool in registry.tools.values()):
-        declared[TASKS] = {}
     if registry.skills:
         declared[SKILLS] = {"directoryRead": True}
     if any(may_last(tool) for tool in registry.tools.values()):

@@ -31,7 +31,7 @@ from gatepost.mcp.methods import INITIALIZE, served
 from gatepost.mcp.params import NO_META, read_params
 from gatepost.mcp.replay import open_replay
 from gatepost.mcp.reply import UNANSWERED, UNAVAILABLE, Replies, as_refusal, without_answer
-from gatepost.mcp.resumption import Resumable
+from gatepost.mcp.resumption import Archive, Resumable
 from gatepost.mcp.room import Room
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.stream import reads_events
@@ -72,6 +72,7 @@ class Handshake:
         self._replies = replies
         self._desk = desk
         self._running: Running = {}
+        self._archive = Archive()
         self._methods = served(server.capabilities, modern=False)
 
     async def find(self, exchange: Exchange) -> Room | None:
@@ -123,15 +124,19 @@ class Handshake:
         stream = None
         if reads_events(exchange.headers.get(b"accept", b"")):
             stream = Resumable(
-                exchange.send, caller=exchange.caller, ear=ear, streams=streams, identity=identity
+                exchange.send,
+                caller=exchange.caller,
+                ear=ear,
+                streams=streams,
+                archive=self._archive,
             )
         work = self._work(exchange, message, ear, stream)
         try:
             return await self._replies.to(exchange, identity, stream, work)
         finally:
             ear.close()
-            if stream is not None and stream.started:
-                streams.leave(stream)
+            if stream is not None:
+                stream.close()
 
     async def _work(
         self, exchange: Exchange, message: Message, ear: Ear, stream: Resumable | None

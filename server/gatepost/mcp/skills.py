@@ -7,13 +7,10 @@ from msgspec import UNSET
 
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
 from gatepost.mcp.listing import TTL_MS
-from gatepost.mcp.params import SKILLS
 from gatepost.mcp.project import failed
 from gatepost.mcp.server import Ask, Server
 from gatepost.tools.api import Call
 from gatepost.tools.registry import Unknown
-
-__all__ = ["SKILLS", "get_skill", "list_skills", "read_folder"]
 
 _encode = msgspec.json.encode
 
@@ -43,7 +40,7 @@ async def read_folder(server: Server, ask: Ask) -> bytes:
 async def _entry(server: Server, ask: Ask, uri: str) -> Mapping[str, object]:
     call = Call(
         caller=ask.caller,
-        tool=uri,
+        name=uri,
         arguments=b"{}",
         request_id=ask.request_id,
         kind="skill",

@@ -12,9 +12,10 @@ from gatepost.mcp.line import Line
 from gatepost.mcp.methods import Method, served
 from gatepost.mcp.params import NO_META, Params
 from gatepost.mcp.reply import Replies
-from gatepost.mcp.roundtrips import Rounds, is_retry
+from gatepost.mcp.roundtrips import Rounds
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.stream import Stream, reads_events
+from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.client import NOBODY
 from gatepost.tools.registry import UnknownTool
 
@@ -49,6 +50,8 @@ class Stateless:
             client = self._client(exchange, method, params)
         except Refused as refusal:
             return self._replies.refused(identity, refusal)
+        except StoreUnavailable as outage:
+            return self._replies.unavailable(exchange.request_id, identity, outage)
         caller, request_id = exchange.caller, exchange.request_id
         if client is None:
             ask = Ask(caller, request_id, MODERN, params, NOBODY, None, retry)
@@ -72,7 +75,7 @@ class Stateless:
         """Who can be told or asked something; None when there is nothing to tell and to ask."""
         meta = NO_META if params.meta is UNSET else params.meta
         tells = not (meta.progress_token is UNSET and meta.log_level is UNSET)
-        goes_on = is_retry(params)
+        goes_on = not (params.input_responses is UNSET and params.request_state is UNSET)
         if not (tells or meta.capabilities or goes_on):
             return None
         client = Rounds(self._server, exchange.caller, method.name, params, asks=method.asks)

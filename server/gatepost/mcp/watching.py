@@ -13,7 +13,13 @@ from gatepost.stores.api import SessionRecord
 from gatepost.tools.registry import Unknown
 from gatepost.tools.template import MOST_CHARACTERS
 
-FULL = Refused(RATE_LIMITED, f"A session watches {MOST_NAMES} resources at most")
+MOST_WATCHED_CHARACTERS = 32_768
+"""Of all URIs that one session watches: they are kept for as long as it could live."""
+FULL = Refused(
+    RATE_LIMITED,
+    f"A session watches {MOST_NAMES} resources at most, whose URIs together have no more than "
+    f"{MOST_WATCHED_CHARACTERS} characters",
+)
 
 
 async def subscribe(server: Server, ask: Ask) -> bytes:
@@ -34,6 +40,8 @@ async def subscribe(server: Server, ask: Ask) -> bytes:
         if uri in record.subscriptions:
             return record
         if len(record.subscriptions) >= MOST_NAMES:
+            raise FULL
+        if sum(map(len, record.subscriptions)) + len(uri) > MOST_WATCHED_CHARACTERS:
             raise FULL
         return msgspec.structs.replace(record, subscriptions=(*record.subscriptions, uri))
 

@@ -110,7 +110,7 @@ class Bridge:
         check_type(scope)
         call = Call(
             caller=caller,
-            tool=scope["path_params"]["name"],
+            name=scope["path_params"]["name"],
             arguments=read_arguments(await self._body(scope, receive)),
             request_id=envelope.request_id,
             retry=envelope.retry,
@@ -157,7 +157,7 @@ class Bridge:
                 return reply
             # The blocks fit, and what stands around them here no longer did.
             room = limit - AROUND_BYTES - len(outcome.content)
-            tool = self._registry.find(call.caller, call.tool)
+            tool = self._registry.find(call.caller, call.name)
             outcome = fit(outcome, tool, room)
         if outcome.failure is not None:
             return projection.failed(outcome.failure)

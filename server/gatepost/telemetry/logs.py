@@ -114,6 +114,7 @@ def configure(*, level: LogLevel, form: LogFormat) -> None:
         wrapper_class=structlog.stdlib.BoundLogger,
         cache_logger_on_first_use=True,
     )
-    # The HTTP client logs every request line, which may carry what belongs to others.
-    for name in ("httpx2", "httpcore2", "httpx", "httpcore"):
+    # The HTTP client logs every request line, which may carry what belongs to others; Alembic tells
+    # a new file's owner of its plugins.
+    for name in ("httpx2", "httpcore2", "httpx", "httpcore", "alembic"):
         logging.getLogger(name).setLevel(logging.WARNING)

@@ -312,11 +312,11 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """
     One use of one offer, before anything about it is decided; ``arguments`` is raw JSON.
 
-    ``tool`` is what finds it among its kind: a tool's or a prompt's name, or a resource's URI.
+    ``name`` is what finds it among its kind: a tool's or a prompt's name, or a resource's URI.
     """
 
     caller: TenantContext
-    tool: str
+    name: str
     arguments: bytes
     request_id: str
     kind: Kind = "tool"

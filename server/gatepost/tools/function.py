@@ -1,6 +1,5 @@
 """An author's function: named, described, and awaited whether it is a coroutine or not."""
 
-import asyncio
 import inspect
 import re
 from collections.abc import Awaitable, Callable, Iterable, Set
@@ -8,6 +7,7 @@ from functools import partial
 from typing import Any, TypedDict
 
 from gatepost.tools.content import Icon
+from gatepost.tools.thread import in_thread
 from gatepost_authz.challenge import words
 
 NAME = re.compile(r"[a-z0-9_]{1,64}", re.ASCII)
@@ -68,7 +68,7 @@ def awaited(function: Callable[..., Any]) -> Callable[..., Awaitable[Any]]:
     """
     if inspect.iscoroutinefunction(function):
         return function
-    return partial(asyncio.to_thread, function)
+    return partial(in_thread, function)
 
 
 def _words(owner: str, option: str, values: Iterable[str]) -> tuple[str, ...]:

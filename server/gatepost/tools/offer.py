@@ -1,4 +1,4 @@
-"""What is offered beside tools: resources, their templates, prompts, and help with both."""
+"""What is offered beside tools: resources, templates, prompts, skills, and help with these."""
 
 from collections.abc import Mapping, Sequence
 from typing import Any

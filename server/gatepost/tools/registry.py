@@ -14,7 +14,6 @@ from gatepost_authz.caller import TenantContext
 # our memory.
 REMEMBERED_SETS = 1024
 
-KINDS: tuple[Kind, ...] = ("tool", "document", "prompt", "completion", "listing", "skill")
 Required = frozenset[str]
 AnyOffer = TypeVar("AnyOffer", bound=Offer)
 
@@ -70,7 +69,7 @@ class Registry:
         declared = frozenset[str]().union(*(offer.scopes for offer in listed))
         self.obtainable = declared if obtainable is None else obtainable
         # What a caller must already hold to reach each of them at all.
-        self._offers: dict[Kind, dict[str, tuple[Offer, Required]]] = {kind: {} for kind in KINDS}
+        self._offers: dict[Kind, dict[str, tuple[Offer, Required]]] = {kind: {} for kind in WORDS}
         self._all = [(one, one.scopes - self.obtainable) for one in (*listed, *_derived(listed))]
         for offer, required in self._all:
             if not isinstance(offer, Template):

@@ -1,5 +1,6 @@
 """Removes what nobody may see any more, however deep it is and whatever is swapped meanwhile."""
 
+import errno
 import os
 import stat
 
@@ -27,7 +28,12 @@ def clear(folder: int, name: str) -> Usage:
             emptied, moved = _empty(folder, current)
             todo += moved
             size, files = size + emptied.bytes, files + emptied.files
-            os.rmdir(current, dir_fd=folder)
+            try:
+                os.rmdir(current, dir_fd=folder)
+            except OSError as error:
+                if error.errno != errno.ENOTEMPTY:
+                    raise
+                continue  # somebody else still writes there; the next count clears it away
         else:
             size += status.st_size if stat.S_ISREG(status.st_mode) else 0
             os.unlink(current, dir_fd=folder)

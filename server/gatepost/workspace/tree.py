@@ -27,6 +27,14 @@ CHUNK = 1 << 20
 IN_THE_WAY = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO})
 """A link, a file where a folder should be, a socket: what no path leads through or to."""
 
+REFUSED = {
+    errno.ENOSPC: "there is no room left for files. Delete something, or ask the operator.",
+    errno.EDQUOT: "there is no room left for files. Delete something, or ask the operator.",
+    errno.EACCES: "the server itself may not use it. The operator can change that.",
+    errno.EPERM: "the server itself may not use it. The operator can change that.",
+    errno.EROFS: "the server may only read here.",
+}
+
 _HERE = {"follow_symlinks": False}
 
 
@@ -153,7 +161,9 @@ class Tree:
                         if PARTIAL.fullmatch(name):
                             clear(folder, name)
                             continue
-                        status = os.stat(name, dir_fd=folder, **_HERE)
+                        status = _look(name, folder)
+                        if status is None:
+                            continue
                         files += 1
                         size += status.st_size if stat.S_ISREG(status.st_mode) else 0
                         todo += [(*parts, name)] if stat.S_ISDIR(status.st_mode) else []
@@ -169,10 +179,8 @@ class Tree:
                 path = (*parts, name)
                 if problem_of("/".join(path)) is not None:
                     continue
-                try:
-                    found.append(_item(path, os.stat(name, dir_fd=folder, **_HERE)))
-                except FileNotFoundError:
-                    continue  # gone while we look
+                if (status := _look(name, folder)) is not None:
+                    found.append(_item(path, status))
         return found
 
     @contextmanager
@@ -233,7 +241,7 @@ class Tree:
     def _status(self, parts: Parts) -> os.stat_result | None:
         try:
             with self._folder(parts[:-1]) as folder:
-                return os.stat(parts[-1], dir_fd=folder, **_HERE)
+                return _look(parts[-1], folder)
         except FileNotFoundError:
             return None
 
@@ -286,14 +294,26 @@ class Tree:
             if error.errno in IN_THE_WAY:
                 message = f"{self._show(parts)} is not a plain file in plain folders."
                 raise ToolFailure("validation", message, field="path") from None
-            if error.errno in (errno.ENOSPC, errno.EDQUOT):
-                message = "There is no room left for files. Delete something, or ask the operator."
-                raise ToolFailure("denied", message) from None
+            if error.errno in REFUSED:
+                raise ToolFailure(
+                    "denied", f"{self._show(parts)}: {REFUSED[error.errno]}"
+                ) from None
+            if error.errno == errno.EAGAIN:
+                message = f"{self._show(parts)} is being changed by somebody else. Try again."
+                raise ToolFailure("upstream_unavailable", message, retry_after=1.0) from None
             raise
 
 
 class _Missing(ToolFailure):
     """Nothing stands there."""
+
+
+def _look(name: str, folder: int) -> os.stat_result | None:
+    """What stands there, unless it is gone by now."""
+    try:
+        return os.stat(name, dir_fd=folder, **_HERE)
+    except FileNotFoundError:
+        return None
 
 
 def _write(handle: int, data: bytes, stop: threading.Event) -> None:

@@ -80,12 +80,13 @@ class Database:
         if self._running:
             # Somebody is in there whom nothing stops. The process ends without it.
             log.warning("database_not_closed", reason=LATE)
-            return None
+            return
         patience = CLOSE_S
         while True:
             try:
                 async with asyncio.timeout(patience if self._interruptible else None):
-                    return await self.engine.dispose()
+                    await self.engine.dispose()
+                    return
             except TimeoutError:
                 # One connection is dropped by this; the others get no patience any more.
                 patience = 0.0

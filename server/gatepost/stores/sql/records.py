@@ -3,6 +3,7 @@
 import contextlib
 import importlib
 
+import structlog
 from sqlalchemy import Delete, Table, bindparam, delete, select, text, tuple_
 
 from gatepost.stores.api import StoreRefused
@@ -12,6 +13,8 @@ from gatepost.stores.sql.database import Database
 from gatepost.stores.sql.sessions import SqlSessions
 from gatepost.stores.sql.tables import METADATA
 from gatepost.stores.sql.tasks import SqlTasks, abandoned
+
+log = structlog.get_logger("gatepost.database")
 
 BATCH = 500
 """Rows that go with one statement of a sweep, so that it never holds others up for long."""
@@ -83,7 +86,9 @@ async def opened(url: str) -> SqlRecords:
     async with contextlib.AsyncExitStack() as undo:
         undo.push_async_callback(database.aclose)
         if url.startswith(sqlite.SCHEME):
-            await schema.migrate(database)
+            move = await schema.migrate(database)
+            if move.steps:
+                log.info("database_migrated", before=move.before, after=move.after)
         else:
             await schema.check(database)
         undo.pop_all()

@@ -1,0 +1,278 @@
+"""
+FastMCP's client against everything that `gatepost dev` can offer, in each era it speaks.
+
+What fastmcp 4.1 cannot do by itself: tasks (the extension of tests/clients/tasking.py, or the
+package fastmcp-tasks), `resources/subscribe` and `subscriptions/listen` (it has no method for them;
+the SDK's session below it has).
+"""
+
+import threading
+import webbrowser
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import anyio
+import httpx2
+import pytest
+from fastmcp import Client
+from fastmcp.client.auth import OAuth
+from fastmcp.client.elicitation import ElicitResult
+from fastmcp.client.transports import StreamableHttpTransport
+from fastmcp.exceptions import ToolError
+from fastmcp.skills.client import SkillsClientExtension
+from mcp import types
+from mcp.client.subscriptions import ResourceUpdated, ToolsListChanged, listen
+from mcp.shared.exceptions import MCPError
+
+from tests.clients.answering import FORM, Desk
+from tests.clients.conftest import Stage
+from tests.support.browser import Person
+from tests.support.gatepost import Gatepost
+
+WITHIN_S = 30
+MODES = ["legacy", "auto", "2026-07-28"]
+MODERN = ["auto", "2026-07-28"]
+WATCHED = "test://watched-resource"
+SKILL = "skill://conformance_resources/greet-visitor/SKILL.md"
+
+
+@asynccontextmanager
+async def connected(
+    stage: Stage, mode: str, desk: Desk, **options: Any
+) -> AsyncIterator[Client[StreamableHttpTransport]]:
+    """A client at whose desk everything can be asked, with a bearer token."""
+
+    async def filled_in(message: str, response_type: Any, params: Any, context: Any) -> Any:
+        desk.asked.append(message)
+        if response_type is None:
+            return ElicitResult(action="accept")
+        given = {
+            name: FORM.get(name, name.title()) for name in params.requested_schema["properties"]
+        }
+        # The handler answers with an object of the class that FastMCP made of the schema.
+        return response_type(**given)
+
+    async def sampled(messages: Any, params: Any, context: Any) -> str:
+        return "Grüß Gott"
+
+    client = Client(
+        StreamableHttpTransport(stage.url, auth=stage.token),
+        mode=mode,
+        timeout=WITHIN_S,
+        **{
+            "elicitation_handler": filled_in,
+            "sampling_handler": sampled,
+            "roots": ["file:///work"],
+            "log_handler": desk.logs,
+            "message_handler": desk.hears,
+            "progress_handler": desk.step,
+            **options,
+        },
+    )
+    with anyio.fail_after(WITHIN_S):
+        async with client:
+            yield client
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_tools_answer_with_structure_progress_and_errors(stage: Stage, mode: str) -> None:
+    """FastMCP makes an object of what comes back, after the output schema that was listed."""
+    desk = Desk()
+    async with connected(stage, mode, desk) as client:
+        protocol = client.protocol_version
+        listed = {tool.name for tool in await client.list_tools()}
+        warm = await client.call_tool("weather", {"city": "Graz"})
+        await client.call_tool("test_tool_with_progress", {})
+        mirrored = await client.call_tool("test_custom_headers", {"message": "grüß Gott"})
+        with pytest.raises(ToolError, match="This tool fails on purpose"):
+            await client.call_tool("test_error_handling", {})
+        with pytest.raises((ToolError, MCPError)):
+            await client.call_tool("nothing", {})
+
+    assert protocol == ("2025-11-25" if mode == "legacy" else "2026-07-28")
+    assert {"weather", "echo", "slow_compute"} <= listed
+    assert (warm.data.city, warm.data.degrees) == ("Graz", 21.5)
+    assert desk.steps == [0, 50, 100]
+    assert mirrored.content[0].text == "grüß Gott"
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_resources_prompts_and_completion(stage: Stage, mode: str) -> None:
+    """Fixed documents, templates, binary ones, prompts with arguments and their suggestions."""
+    async with connected(stage, mode, Desk()) as client:
+        listed = {str(each.uri) for each in await client.list_resources()}
+        templates = {each.uri_template for each in await client.list_resource_templates()}
+        (picture,) = await client.read_resource("test://static-binary")
+        (document,) = await client.read_resource("test://template/7/data")
+        prompts = {each.name for each in await client.list_prompts()}
+        arguments = {"arg1": "a", "arg2": "b"}
+        prompt = await client.get_prompt("test_prompt_with_arguments", arguments)
+        completed = await client.complete(
+            types.PromptReference(type="ref/prompt", name="test_prompt_with_arguments"),
+            {"name": "arg1", "value": "test"},
+        )
+
+    assert {"test://static-text", WATCHED} <= listed
+    assert "test://template/{id}/data" in templates
+    assert isinstance(picture, types.BlobResourceContents)
+    assert isinstance(document, types.TextResourceContents)
+    assert '"id": "7"' in document.text
+    assert "test_prompt_with_arguments" in prompts
+    assert "arg1='a'" in str(prompt.messages[0].content)
+    assert completed.values == ["test", "testValue1"]
+
+
+@pytest.mark.parametrize("mode", MODES)
+async def test_whoever_is_asked_answers(stage: Stage, mode: str) -> None:
+    """One handler for both eras: requests of the server, and rounds of the call."""
+    desk = Desk()
+    async with connected(stage, mode, desk) as client:
+        said = [
+            (await client.call_tool(tool, arguments)).content[0].text
+            for tool, arguments in (
+                ("test_elicitation", {"message": "Who is there?"}),
+                ("link_account", {}),
+                ("test_sampling", {"prompt": "Greet."}),
+                ("test_input_required_result_list_roots", {}),
+                ("test_input_required_result_multi_round", {}),
+            )
+        ]
+        prompt = await client.get_prompt("test_input_required_result_prompt")
+
+    assert said == [
+        "accept: username='ann' email='ann@example.com'",
+        "accept",
+        "The model says: Grüß Gott",
+        "file:///work",
+        "name='Name' likes color='Color'",
+    ]
+    assert "Help me with Context." in str(prompt.messages[0].content)
+    assert desk.asked[:2] == ["Who is there?", "Link your account"]
+
+
+@pytest.mark.filterwarnings("ignore::mcp.shared.exceptions.MCPDeprecationWarning")
+async def test_an_older_session_sets_its_level_and_hears_of_changes(stage: Stage) -> None:
+    """Lists by themselves; documents once the session below subscribed."""
+    desk = Desk()
+    async with connected(stage, "legacy", desk) as client:
+        await client.set_logging_level("error")
+        await client.call_tool("test_tool_with_logging", {})
+        assert desk.logged == []
+        await client.set_logging_level("info")
+        await client.call_tool("test_tool_with_logging", {})
+        await client.session.subscribe_resource(WATCHED)
+        await client.call_tool("touch", {})
+        await desk.until(types.ResourceUpdatedNotification)
+        await client.call_tool("test_trigger_tool_change", {})
+        await desk.until(types.ToolListChangedNotification)
+        assert await client.ping()
+        returned = await client.call_tool("test_reconnection", {})
+
+    assert returned.content[0].text == "Reconnected."
+    assert [level for level, _ in desk.logged] == ["info"] * 3
+
+
+@pytest.mark.parametrize("mode", MODERN)
+async def test_the_modern_era_logs_by_the_request_and_listens(stage: Stage, mode: str) -> None:
+    """FastMCP asks for every log message; for a stream its host goes to the session below."""
+    desk = Desk()
+    async with connected(stage, mode, desk) as client:
+        await client.call_tool("test_tool_with_logging", {})
+        with pytest.raises(RuntimeError, match="logging/setLevel is not available"):
+            await client.set_logging_level("error")
+        async with listen(
+            client.session, tools_list_changed=True, resource_subscriptions=[WATCHED]
+        ) as listening:
+            await client.call_tool("touch", {})
+            updated = await anext(listening)
+            await client.call_tool("test_trigger_tool_change", {})
+            changed = await anext(listening)
+
+    assert [level for level, _ in desk.logged] == ["info"] * 3
+    assert (updated, changed) == (ResourceUpdated(uri=WATCHED), ToolsListChanged())
+
+
+async def test_tasks_are_waited_for_and_asked_within(stage: Stage) -> None:
+    """With the extension a call becomes a task by itself, and its questions reach the person."""
+    desk = Desk()
+    async with connected(stage, "auto", desk, extensions=[desk.tasks()]) as client:
+        deleted = await client.call_tool("confirm_delete", {"filename": "a.txt"})
+        with pytest.raises(ToolError, match="The job failed"):
+            await client.call_tool("failing_job", {})
+
+    assert deleted.content[0].text == "a.txt was deleted."
+    assert desk.asked == ["Delete a.txt?"]
+
+
+async def test_skills_are_found_once_the_server_was_discovered(stage: Stage) -> None:
+    """FastMCP's own extension; pinned to a revision it asks nobody what there is."""
+    extensions = [SkillsClientExtension()]
+    async with connected(stage, "auto", Desk(), extensions=extensions) as client:
+        (skill,) = await client.list_skills()
+        assert await client.get_skill(SKILL) == skill
+    async with connected(stage, "2026-07-28", Desk(), extensions=extensions) as client:
+        with pytest.raises(RuntimeError, match="does not advertise the Skills extension"):
+            await client.list_skills()
+
+
+async def test_before_the_modern_era_a_task_is_a_call(stage: Stage) -> None:
+    """Extensions rest there: a tool that may be a task answers, one that must refuses."""
+    desk = Desk()
+    async with connected(stage, "legacy", desk, extensions=[desk.tasks()]) as client:
+        computed = await client.call_tool("slow_compute", {"seconds": 0.1})
+        with pytest.raises(ToolError, match="only clients of tasks"):
+            await client.call_tool("failing_job", {})
+        with pytest.raises(RuntimeError, match="requires a modern MCP connection"):
+            await client.list_skills()
+
+    assert computed.content[0].text == "Computed something in 0.1 seconds."
+
+
+@pytest.mark.parametrize("mode", MODES)
+@pytest.mark.parametrize("auth", [None, "nonsense"])
+async def test_a_stranger_is_refused(stage: Stage, mode: str, auth: str | None) -> None:
+    """Without a token, and with one that is none: no other status is ever seen."""
+    statuses: list[int] = []
+
+    async def seen(response: httpx2.Response) -> None:
+        statuses.append(response.status_code)
+
+    def watched(**options: Any) -> httpx2.AsyncClient:
+        return httpx2.AsyncClient(event_hooks={"response": [seen]}, **options)
+
+    transport = StreamableHttpTransport(stage.url, auth=auth, httpx_client_factory=watched)
+    with anyio.fail_after(WITHIN_S), pytest.raises(MCPError):
+        async with Client(transport, mode=mode) as client:
+            await client.list_tools()
+    assert set(statuses) == {401}
+
+
+@pytest.mark.filterwarnings("ignore:Using in-memory token storage")
+@pytest.mark.parametrize("mode", ["legacy", "auto"])
+async def test_a_person_signs_in(dev: Gatepost, mode: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Discovery, registration, the browser and the callback server are FastMCP's own."""
+    person, visits = Person("alice"), list[threading.Thread]()
+
+    def visit(url: str) -> None:
+        back = person.visit(url)
+        # The page that waits for the person is opened after the browser is.
+        with httpx2.Client(transport=httpx2.HTTPTransport(retries=5), timeout=10) as browser:
+            assert browser.get(back).status_code == 200
+
+    def browse(url: str) -> bool:
+        visits.append(threading.Thread(target=visit, args=(url,)))
+        visits[-1].start()
+        return True
+
+    monkeypatch.setattr(webbrowser, "open", browse)
+    transport = StreamableHttpTransport(dev.url, auth=OAuth(callback_timeout=WITHIN_S))
+    with anyio.fail_after(WITHIN_S):
+        async with Client(transport, mode=mode) as client:
+            who = await client.call_tool("whoami", {})
+    for each in visits:
+        each.join(10)
+
+    assert "acme" in str(who.structured_content)
+    (asked,) = person.asked
+    assert (asked["resource"], asked["code_challenge_method"]) == (dev.url, "S256")

@@ -1,0 +1,119 @@
+"""
+The official TypeScript clients against everything that `gatepost dev` can offer, in each era.
+
+What they cannot do: 1.x speaks the older revisions alone. Tasks are in neither; with 2.x they are
+driven by @modelcontextprotocol/ext-tasks. Neither knows the skills extension.
+"""
+
+from concurrent.futures import ThreadPoolExecutor
+from typing import Any
+
+import pytest
+
+from tests.clients.conftest import Stage
+from tests.support.browser import Person
+from tests.support.typescript import walk
+
+RUNS = {
+    "1.x": ("features_v1.mjs", "legacy"),
+    "2.x legacy": ("features_v2.mjs", "legacy"),
+    "2.x auto": ("features_v2.mjs", "auto"),
+    "2.x 2026-07-28": ("features_v2.mjs", "2026-07-28"),
+}
+OLD = ["1.x", "2.x legacy"]
+MODERN = ["2.x auto", "2.x 2026-07-28"]
+
+
+@pytest.fixture(scope="module")
+def reports(stage: Stage) -> dict[str, dict[str, Any]]:
+    """What each client has to tell, after one run of each."""
+
+    def run(script: str, mode: str) -> dict[str, Any]:
+        return walk(script, Person(), url=stage.url, token=stage.token, mode=mode)
+
+    with ThreadPoolExecutor(len(RUNS)) as pool:
+        return dict(zip(RUNS, pool.map(lambda each: run(*each), RUNS.values()), strict=True))
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_tools_answer_with_structure_progress_and_errors(reports: Any, name: str) -> None:
+    """The client checks what comes back against the output schema that was listed."""
+    report = reports[name]
+
+    assert report["protocol"] == ("2025-11-25" if name in OLD else "2026-07-28")
+    assert {"weather", "echo", "slow_compute"} <= set(report["tools"])
+    assert report["weather"] == {"city": "Graz", "degrees": 21.5}
+    assert report["steps"] == [0, 50, 100]
+    assert report["mirrored"] == "grüß Gott"
+    assert report["failed"] is True
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_resources_prompts_and_completion(reports: Any, name: str) -> None:
+    """Fixed documents, templates, binary ones, prompts with arguments and their suggestions."""
+    report = reports[name]
+
+    assert {"test://static-text", "test://watched-resource"} <= set(report["resources"])
+    assert "test://template/{id}/data" in report["templates"]
+    assert '"id": "7"' in report["document"]
+    assert report["picture"] == "string"
+    assert "test_prompt_with_arguments" in report["prompts"]
+    assert "arg1='a', arg2='b'" in report["prompt"]
+    assert report["completed"] == ["test", "testValue1"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_whoever_is_asked_answers(reports: Any, name: str) -> None:
+    """Requests of the server in the older era, rounds of the call in the modern one: one tool."""
+    report = reports[name]
+
+    assert report["form"] == "accept: username='ann' email='ann@example.com'"
+    assert report["page"] == "accept"
+    assert report["model"] == "The model says: Grüß Gott"
+    assert report["folders"] == "file:///work"
+    assert report["rounds"] == "name='Name' likes color='Color'"
+    assert report["asking_prompt"] == "Help me with Context."
+    assert report["asked"][:2] == ["Who is there?", "https://mcp.example.com/connect"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_log_messages_and_changes_are_heard(reports: Any, name: str) -> None:
+    """No message below the level asked for; changes on a GET stream, or on one listened to."""
+    report = reports[name]
+
+    assert report["unheard"] == 0
+    assert report["logged"] == ["info"] * 3
+    assert report["updated"] is True
+    assert report["changed"] is True
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_an_answer_that_was_let_go_is_fetched(reports: Any, name: str) -> None:
+    """An older session comes back with the id of the last event, and ends with DELETE."""
+    assert reports[name]["reconnected"] == "Reconnected."
+    assert reports[name]["resumption_tokens"] >= 1
+
+
+@pytest.mark.parametrize("name", OLD)
+def test_before_the_modern_era_a_task_is_a_call(reports: Any, name: str) -> None:
+    """A tool that may be a task answers, one that must refuses."""
+    assert reports[name]["computed"] == "Computed something in 0.1 seconds."
+    assert "only clients of tasks" in reports[name]["refused"]
+
+
+@pytest.mark.parametrize("name", MODERN)
+def test_tasks_are_waited_for_asked_within_and_cancelled(reports: Any, name: str) -> None:
+    """The server alone decides which call becomes one."""
+    report = reports[name]
+
+    assert report["deleted"] == ["task", "a.txt was deleted."]
+    assert report["asked"][-1] == "Delete a.txt?"
+    assert report["short"] == ["immediate", "Hello, Bo!"]
+    assert report["failed_job"] == ["task", True]
+    assert report["cancelled"] == ["task", "cancelled"]
+
+
+@pytest.mark.parametrize("name", RUNS)
+def test_a_stranger_is_refused(reports: Any, name: str) -> None:
+    """Without a token a client does not get as far as a session, or a word of what there is."""
+    assert reports[name]["stranger"] == 401
