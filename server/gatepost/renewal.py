@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Mapping
 
-from gatepost.settings import Config
+from gatepost.settings import STDIO, Config
 from gatepost.tools.api import Offer
 from gatepost.tools.registry import Registry
 from gatepost.tools.surroundings import Listed
@@ -56,6 +56,8 @@ def outcasts(config: Config, issuers: IssuerRegistry) -> Loses:
 
     def is_out(caller: TenantContext) -> bool:
         tenant = caller.tenant_id
+        if caller.issuer == STDIO:
+            return tenant != config.stdio.tenant
         if tenant in suspended or (known is not None and tenant not in known):
             return True
         found = issuers.find(caller.issuer)

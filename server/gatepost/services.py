@@ -13,7 +13,7 @@ from gatepost.changes import Feed, TenantChanges
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.edge.flood import Flood
-from gatepost.guard.limits import Limits
+from gatepost.guard.limits import Attempts, Limits
 from gatepost.guard.once import Once, Runs
 from gatepost.keyring import KeyRing
 from gatepost.mcp.keeper import Keeper
@@ -131,21 +131,24 @@ class Services:
 
     def _stages(self, config: Config) -> list[Stage]:
         """What happens around a call, outermost first."""
-        settings = config.tools
+        settings, rate, burst = config.tools, config.limits.requests_per_second, config.limits.burst
+        spend = self.buckets.spend
         stages: list[Stage] = [
             # Around the others: a retried call spends nothing and asks nobody a second time.
             Once(
-                self.runs, timeout_s=settings.timeout_s, max_result_bytes=settings.max_result_bytes
+                self.runs,
+                timeout_s=settings.timeout_s,
+                max_result_bytes=settings.max_result_bytes,
+                attempts=Attempts(rate=rate, burst=burst, spend_here=spend) if rate else None,
             )
         ]
-        rate = config.limits.requests_per_second
         if rate:
             stages.append(
                 Limits(
                     self.relay,
                     rate=rate,
-                    burst=config.limits.burst,
-                    spend_here=self.buckets.spend,
+                    burst=burst,
+                    spend_here=spend,
                 )
             )
         return stages

@@ -9,6 +9,12 @@ from gatepost_authz.config import Issuer, Network
 
 Mode = Literal["production", "development"]
 
+STDIO = "stdio"
+"""
+The issuer of the caller of `gatepost stdio`: no URL, so no issuer of tokens can have this name and
+nobody meets this caller's state.
+"""
+
 
 class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """One table of the configuration file."""

@@ -77,9 +77,11 @@ class Streams:
         return iter(tuple(self._held))
 
     def enter(self, stream: Held) -> None:
-        """Hold a stream; raises TooMany or Closing."""
+        """Hold a stream, a second time nothing; raises TooMany or Closing."""
         if self._closing:
             raise Closing
+        if stream in self._held:
+            return
         owner = stream.caller.principal_key
         if len(self._held) >= self.most or self._of_caller[owner] >= self.most_per_caller:
             raise TooMany

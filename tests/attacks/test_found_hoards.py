@@ -8,7 +8,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.resumption import OVER_S, Archive, Journal
-from gatepost.mcp.room import NEW_AT_ONCE, NEW_PER_S
+from gatepost.mcp.room import CHANGES_IN_A_ROW, CHANGES_PER_S, NEW_AT_ONCE, NEW_PER_S
 from gatepost.mcp.watching import MOST_WATCHED_CHARACTERS
 from gatepost.stores.api import StoreUnavailable
 from gatepost.stores.memory import MemoryRelay
@@ -133,19 +133,22 @@ async def test_what_is_kept_of_ended_streams_is_forgotten_in_time() -> None:
     assert [*archive._kept] == [*archive._totals] == [("acme", "i", "user", "last")]
 
 
+NEW, CHANGES = (NEW_PER_S, NEW_AT_ONCE), (CHANGES_PER_S, CHANGES_IN_A_ROW)
+
+
 class Slow(MemoryRelay):
     """A relay whose buckets are as the test says."""
 
     wait: float | None = 0.0
+    empty = NEW
 
     def of(self, tenant: str) -> Any:
         relay = super().of(tenant)
 
         async def spend(bucket: str, *, rate: float, burst: float) -> float:
-            assert (rate, burst) == (NEW_PER_S, NEW_AT_ONCE)
             if self.wait is None:
                 raise StoreUnavailable("away")
-            return self.wait
+            return self.wait if (rate, burst) == self.empty else 0.0
 
         relay.spend = spend  # type: ignore[method-assign]
         return relay
@@ -168,13 +171,18 @@ async def write(client: Client, verb: str, body: bytes) -> int:
     return answer.status
 
 
+@pytest.mark.parametrize("empty", [NEW, CHANGES])
 @pytest.mark.parametrize(("verb", "body"), [row[1:] for row in WRITES])
-async def test_sessions_are_begun_to_be_kept_at_a_pace(verb: str, body: bytes) -> None:
+async def test_sessions_are_begun_to_be_kept_at_a_pace(
+    verb: str, body: bytes, empty: tuple[float, float]
+) -> None:
     """
     An id costs its caller nothing, and what its session remembers is kept for a week: a loop could
-    fill the database. Counted by the relay; while that is out nobody is refused for it.
+    fill the database, or keep others from writing to it. Counted by the relay; while that is out
+    nobody is refused for it.
     """
     relay = Slow()
+    relay.empty = empty
     client = Client(relay=relay)
     good = await write(client, verb, body)
     assert good in (200, 204)
@@ -185,7 +193,7 @@ async def test_sessions_are_begun_to_be_kept_at_a_pace(verb: str, body: bytes) -
 
 
 async def test_a_session_that_is_kept_goes_on() -> None:
-    """Only beginning counts."""
+    """Beginning counts apart."""
     relay = Slow()
     client = Client(relay=relay)
     session = await client.open()

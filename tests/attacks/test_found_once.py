@@ -6,6 +6,12 @@ from typing import Any
 import pytest
 
 from gatepost.guard import run
+from gatepost.guard.limits import Attempts
+from gatepost.guard.once import Once
+from gatepost.stores.api import Claim
+from gatepost.stores.bucket import Buckets
+from gatepost.stores.memory import MemoryClaims
+from gatepost.tools.runner import Runner
 from tests.guard.house import House, said
 
 WITHIN_S = 10
@@ -77,3 +83,38 @@ async def test_a_key_that_is_over_stops_nobody(monkeypatch: pytest.MonkeyPatch) 
     house.gate.set()
 
     assert said(await first) == "a 1"
+
+
+class Counted(MemoryClaims):
+    """Claims that count what was written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.written = 0
+
+    async def begin(self, claim: Claim, *, now: float) -> Claim | None:
+        self.written += 1
+        return await super().begin(claim, now=now)
+
+
+async def test_who_calls_too_often_writes_nothing() -> None:
+    """
+    Each call with a retry key was two durable writes before anybody counted it: one caller beyond
+    its rate could keep all tenants from the database.
+    """
+    house = House()
+    claims = house.records.of("acme").claims = Counted()
+    attempts = Attempts(rate=1 / 60, burst=5, spend_here=Buckets().spend, monotonic=lambda: 0.0)
+    replica = house.replica()
+    replica.runner = Runner(
+        replica.runner.registry,
+        context_for=replica.runner.context_for,
+        stages=(Once(replica.runs, timeout_s=30, max_result_bytes=1000, attempts=attempts),),
+        clock=house.clock,
+    )
+    outcomes = [said(await replica.call(f"key {number}")) for number in range(50)]
+
+    assert outcomes == ["a 1", *(f"a {n}" for n in range(2, 11)), *["rate_limit+"] * 40]
+    assert claims.written == 10
+    assert said(await replica.call("key 0", subject="bob")) == "a 11"
+    assert said(await replica.call(None)) == "a 12"

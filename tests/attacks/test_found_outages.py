@@ -56,7 +56,8 @@ class Site(Tasker):
         setattr(store, operation, ask)
 
     async def settled(self) -> None:
-        """Wait until nothing is held and followed any more."""
+        """Wait until nothing is held and followed any more, but what serves later requests."""
+        await self.server.register.aclose()
 
         async def is_over() -> bool:
             followed = self.relay.of("acme")._followers  # type: ignore[attr-defined]

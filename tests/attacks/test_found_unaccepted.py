@@ -6,12 +6,12 @@ from typing import Any
 
 import pytest
 
-from gatepost import CallContext, Pack
+from gatepost import CallContext, Pack, intake
 from gatepost.mcp.ledger import Terms
 from gatepost.stores.api import StoreUnavailable, TaskRecord
 from gatepost.stores.memory import MemoryRecords, MemoryTasks
 from tests.conformance.tasking import DECLARED, Tasker
-from tests.guard.house import come
+from tests.guard.house import come, turns
 from tests.support.mcp import JSON, META, VERSION, Response, message
 
 WITHIN_S = 10
@@ -43,14 +43,15 @@ class Slow(MemoryTasks):
 class Site:
     """A server whose tool `work`, a task where the client takes one, waits for ``gate``."""
 
-    def __init__(self) -> None:
+    def __init__(self, **options: Any) -> None:
         self.ran: list[int] = []
         self.gate = asyncio.Event()
         pack = Pack("lengthy")
 
-        @pack.tool(task_support="optional")
+        @pack.tool(task_support="optional", **options)
         async def work(ctx: CallContext, number: int) -> str:
             """Have an effect."""
+            await ctx.detach()
             self.ran.append(number)
             await self.gate.wait()
             return "done"
@@ -143,3 +144,43 @@ async def test_a_task_whose_client_is_gone_before_its_answer_ends(site: Site) ->
 
     await come(has_ended)
     assert site.ran == []
+
+
+async def test_an_ended_task_keeps_its_result_alone(site: Site) -> None:
+    """Its arguments and its people's answers, maybe megabytes, were kept for an hour more."""
+    task = await site.ended(await site.call(4711))
+    (record,) = site.tasks.held.values()
+
+    assert task["result"]["content"][0]["text"] == "done"
+    assert (record.answers, record.requests) == (None, None)
+    assert b"4711" not in record.call
+    assert (await site.client.get(record.id)) == task
+
+
+STEPS = range(12)
+
+
+@pytest.mark.parametrize("options", [{}, {"detaches": True}])
+@pytest.mark.parametrize("steps", STEPS)
+async def test_a_key_is_not_stuck_with_a_call_that_waits_for_its_task(
+    monkeypatch: pytest.MonkeyPatch, steps: int, options: dict[str, Any]
+) -> None:
+    """
+    A connection that broke early left a call waiting, for as long as its tool may take, to become
+    the task of nobody; then its key was spent on that.
+    """
+    monkeypatch.setattr(intake, "WATCH_AFTER_S", 0)
+    site = Site(**options)
+    first = asyncio.create_task(site.call(1, "k"))
+    await turns(steps)
+    site.hang_up.set()
+    await first
+    site.hang_up.clear()
+    site.gate.set()
+    again = (await site.call(1, "k")).json["result"]
+    if again["resultType"] == "task":
+        again = (await site.client.until(again["taskId"]))["result"]
+
+    assert again["content"][0]["text"] == "done"
+    assert site.ran == [1]
+    await site.client.keeper.aclose()

@@ -13,7 +13,7 @@ from gatepost.wire.fast import FastProtocol
 from tests.attacks.site import Site
 from tests.server.wire import SOON, serving
 from tests.server.wire import connected as opened
-from tests.support.raw import RawAnswer, read_answer
+from tests.support.raw import RawAnswer, exchange, read_answer, request
 
 STATUS = re.compile(rb"HTTP/1\.1 (\d{3}) ")
 
@@ -197,3 +197,14 @@ async def test_a_client_that_reads_slowly_is_not_cut_off() -> None:
     await asyncio.wait_for(cut.wait(), SOON)
 
     assert left == [100]
+
+
+@pytest.mark.parametrize("path", ["/health", "/readyz"])
+@pytest.mark.parametrize("method", ["CONNECT", "POST", "DELETE"])
+def test_a_probe_is_asked_by_get_alone(site: Site, method: str, path: str) -> None:
+    """A CONNECT that was answered 200 raised in one of the parsers: a traceback for the asking."""
+    head = [("Host", site.authority), ("Connection", "close"), ("Content-Length", "0")]
+    answer = exchange(site.port, request(method, path, head))
+
+    assert answer.status in {401, 405}
+    assert "Traceback" not in site.log()

@@ -167,7 +167,9 @@ async def test_an_older_session_sets_its_level_and_hears_of_changes(stage: Stage
         await client.call_tool("test_trigger_tool_change", {})
         await desk.until(types.ToolListChangedNotification)
         assert await client.ping()
+        returned = await client.call_tool("test_reconnection", {})
 
+    assert returned.content[0].text == "Reconnected."
     assert [level for level, _ in desk.logged] == ["info"] * 3
 
 
@@ -191,11 +193,10 @@ async def test_the_modern_era_logs_by_the_request_and_listens(stage: Stage, mode
     assert (updated, changed) == (ResourceUpdated(uri=WATCHED), ToolsListChanged())
 
 
-@pytest.mark.parametrize("mode", MODERN)
-async def test_tasks_are_waited_for_and_asked_within(stage: Stage, mode: str) -> None:
+async def test_tasks_are_waited_for_and_asked_within(stage: Stage) -> None:
     """With the extension a call becomes a task by itself, and its questions reach the person."""
     desk = Desk()
-    async with connected(stage, mode, desk, extensions=[desk.tasks()]) as client:
+    async with connected(stage, "auto", desk, extensions=[desk.tasks()]) as client:
         deleted = await client.call_tool("confirm_delete", {"filename": "a.txt"})
         with pytest.raises(ToolError, match="The job failed"):
             await client.call_tool("failing_job", {})

@@ -1,16 +1,20 @@
 """
 The Inspector's command line against `gatepost dev`, in each era it speaks.
 
-What it cannot do, in any era: answer an elicitation or a sampling (it declares neither, and is told
-so), complete, subscribe, listen. Skills are of the modern era alone.
+What the CLI cannot do, in any era: answer an elicitation or a sampling (it declares neither, and is
+told so), complete, subscribe, listen. `mcpdo`, which comes with it, keeps a connection and can do
+all of that but samplings. Skills are of the modern era alone.
 """
 
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from tests.clients.conftest import Stage
+from tests.support import mcpdo
 from tests.support.inspector import Inspector
+from tests.support.mcpdo import Mcpdo
 
 ERAS = ["legacy", "modern"]
 """Where `auto` ends up is shown once; from there on it is the modern era."""
@@ -21,6 +25,16 @@ TASKS = "io.modelcontextprotocol/tasks"
 @pytest.fixture(scope="module")
 def inspector(stage: Stage, tmp_path_factory: pytest.TempPathFactory) -> Inspector:
     return Inspector(stage.url, stage.bearer, tmp_path_factory.mktemp("inspector"))
+
+
+@pytest.fixture(scope="module")
+def connected(stage: Stage) -> Iterator[Mcpdo]:
+    """Connections by the names of their eras."""
+    with mcpdo.running() as program:
+        for era in ERAS:
+            shown = program.connect(era, stage.url, stage.bearer, era=era)
+            assert shown["protocolEra"] == era
+        yield program
 
 
 @pytest.mark.parametrize(
@@ -150,6 +164,13 @@ def test_whoever_cannot_be_asked_is_told_so(inspector: Inspector, era: str, code
     assert "a client that can do: sampling" in sampling.stdout + sampling.stderr
 
 
+def test_an_answer_that_was_let_go_is_fetched(inspector: Inspector) -> None:
+    """An older session comes back with the id of the last event."""
+    (called,) = inspector.results("legacy", ("tools/call", "--tool-name", "test_reconnection"))
+
+    assert called["content"][0]["text"] == "Reconnected."
+
+
 def test_a_small_load_is_carried_without_an_error(inspector: Inspector) -> None:
     """Fifty calls, four at a time."""
     for era in ("legacy", "modern"):
@@ -161,3 +182,32 @@ def test_a_small_load_is_carried_without_an_error(inspector: Inspector) -> None:
             ),
         )
         assert (load["requests"], load["ok"], load["errorMessages"]) == (50, 50, [])
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_mcpdo_answers_what_is_asked(connected: Mcpdo, era: str) -> None:
+    """A form and a page; in the modern era a task goes on with the answer, too."""
+    form = connected.answered(
+        era, ("test_elicitation", 'message:="?"'), "username:=ann", "email:=ann@example.com"
+    )
+    page = connected.answered(era, ("link_account",), "--done")
+    deleted = connected.answered(era, ("confirm_delete", "filename:=a.txt"), "confirm:=true")
+
+    assert form == "accept: username='ann' email='ann@example.com'"
+    assert page == "accept"
+    assert deleted == "a.txt was deleted."
+
+
+@pytest.mark.parametrize("era", ERAS)
+def test_mcpdo_completes_and_watches(connected: Mcpdo, era: str) -> None:
+    """Suggestions for an argument, and word of a document while it is subscribed to."""
+    completed = connected.run(
+        *("--connection", era, "prompts/complete", "--complete-ref-type", "ref/prompt"),
+        *("--complete-ref", "test_prompt_with_arguments"),
+        *("--complete-arg-name", "arg1", "--complete-arg-value", "test"),
+    )
+    with connected.watching(era, "test://watched-resource") as watching:
+        connected.run("--connection", era, "tools/call", "touch")
+        watching.wait_for('"resources/updated"')
+
+    assert completed["values"] == ["test", "testValue1"]

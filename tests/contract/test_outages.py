@@ -10,11 +10,11 @@ import asyncpg
 import pytest
 from structlog.testing import capture_logs
 
-from gatepost.stores import channels
+from gatepost.stores import channels, valkey
 from gatepost.stores.api import Records, Relay, StoreUnavailable
 from gatepost.stores.backends import open_records, open_relay
 from gatepost.stores.sql import database
-from gatepost.stores.sql.records import migrate
+from gatepost.stores.sql.records import SqlRecords, migrate
 from tests.contract.samples import claim
 from tests.contract.test_relay import Ear
 from tests.support.postgres import PASSWORD as POSTGRES_PASSWORD
@@ -210,3 +210,69 @@ async def test_a_connection_that_falls_silent_is_made_anew(
 
     assert logs[0]["event"] == "relay_lost"
     assert logs[0]["error"] == "TimeoutError"
+
+
+async def test_a_database_that_hung_is_used_again(
+    own_postgres: Postgres, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever asked meanwhile is told in time, however many, and no connection is lost by it."""
+    with own_postgres.database() as url:
+        await migrate(url)
+        records = await open_records(url)
+        assert isinstance(records, SqlRecords)
+        claims = records.of("acme").claims
+        await asyncio.gather(*(claims.begin(claim(key=b"%d" % n), now=0.0) for n in range(30)))
+        monkeypatch.setattr(database, "ANSWER_S", 0.2)
+        own_postgres.signal(signal.SIGSTOP)
+        try:
+            async with asyncio.timeout(20):
+                answers = await asyncio.gather(
+                    *(claims.get(b"%d" % n) for n in range(200)), return_exceptions=True
+                )
+        finally:
+            own_postgres.signal(signal.SIGCONT)
+        monkeypatch.setattr(database, "ANSWER_S", 20.0)
+        again = await asyncio.gather(*(claims.get(b"%d" % n) for n in range(30)))
+        pool = records.database.engine.pool
+        await records.aclose()
+
+    assert {type(answer) for answer in answers} == {StoreUnavailable}
+    assert None not in again
+    assert pool.checkedout() == 0  # type: ignore[attr-defined]
+
+
+async def test_a_relay_that_hung_is_used_again(
+    own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its connections are given up one by one, and made anew."""
+    monkeypatch.setattr(valkey, "ANSWER_S", 0.2)
+    relay = await open_relay(own_valkey.url())
+    acme = relay.of("acme")
+    await asyncio.gather(*(acme.put(f"k{n}", b"%d" % n, ttl_s=60) for n in range(100)))
+    own_valkey.signal(signal.SIGSTOP)
+    try:
+        async with asyncio.timeout(20):
+            lost = await asyncio.gather(
+                *(acme.take("nothing") for _ in range(200)), return_exceptions=True
+            )
+    finally:
+        own_valkey.signal(signal.SIGCONT)
+    async with asyncio.timeout(20):
+        while await asyncio.gather(relay.ping(), return_exceptions=True) != [None]:
+            await asyncio.to_thread(int)
+    taken = await asyncio.gather(*(acme.take(f"k{n}") for n in range(100)))
+    await relay.aclose()
+
+    assert {type(one) for one in lost} == {StoreUnavailable}
+    assert taken == [b"%d" % n for n in range(100)]
+
+
+async def test_a_crowd_at_once_is_served(sql_url: str) -> None:
+    """A thousand at a handful of connections wait for their turn; nobody is turned away."""
+    records = await open_records(sql_url)
+    sessions = records.of("acme").sessions
+    async with asyncio.timeout(60):
+        found = await asyncio.gather(*(sessions.get(b"%d" % n) for n in range(1000)))
+    await records.aclose()
+
+    assert [one.ended for one in found] == [False] * 1000

@@ -94,7 +94,7 @@ class Replica:
         self.runs = Runs(house.records, house.relay, clock=house.clock)
         limit_s, most = house.limit_s, house.max_result_bytes
         once = Once(self.runs, timeout_s=limit_s, max_result_bytes=most)
-        self._runner = Runner(
+        self.runner = Runner(
             Registry(house.pack.tools.values()),
             context_for=_context,
             stages=(once, *house.stages),
@@ -121,7 +121,7 @@ class Replica:
             retry=None if key is None else Retry(kind, key),
         )
         async with asyncio.timeout(WITHIN_S):
-            return await self._runner.run(call)
+            return await self.runner.run(call)
 
 
 def _context(call: Call) -> CallContext:

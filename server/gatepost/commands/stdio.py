@@ -19,15 +19,12 @@ from gatepost.mcp.jsonrpc import INVALID_REQUEST, Refused
 from gatepost.mcp.stdio import Stdio
 from gatepost.pipes import Lines, Pipes
 from gatepost.services import keyring_of, opened
-from gatepost.settings import Config
+from gatepost.settings import STDIO, Config
 from gatepost.stores.api import StoreRefused, StoreUnavailable
 from gatepost.telemetry.logs import configure
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource
 from gatepost_authz.scopes import Implications
-
-ISSUER = "stdio"
-"""No URL, so no issuer of tokens can have this name and nobody meets this caller's state."""
 
 FOR_GOOD_S = 100_000_000
 """Three years: there is no token that could expire."""
@@ -58,7 +55,7 @@ def caller_of(config: Config, *, now: float) -> TenantContext:
     named = config.stdio
     return TenantContext(
         tenant_id=named.tenant,
-        issuer=ISSUER,
+        issuer=STDIO,
         subject=named.subject,
         subject_kind="user",
         resource=config.resource.replace("{tenant}", named.tenant),

@@ -20,14 +20,27 @@ Probe = Callable[[], Awaitable[tuple[int, bytes]]]
 """Answers a health probe: a status and a JSON document."""
 
 
+PROBED = frozenset({"GET", "HEAD"})
+"""How probes ask. Anything else (a CONNECT, say) is judged like requests for other paths."""
+
 # JSON-RPC 2.0 section 5.1, and the server error that MCP uses for limits.
 INVALID_REQUEST = -32600
 LIMITED = -32000
 INTERNAL_ERROR = -32603
-CODES = {429: LIMITED, 503: INTERNAL_ERROR}
+CODES = {429: LIMITED, 500: INTERNAL_ERROR, 503: INTERNAL_ERROR}
 
 CORRELATION = b"x-octopus-correlation-id"
-UNFORESEEN = "Something unforeseen happened. The server's log tells more under the request id."
+UNFORESEEN = Refusal(
+    500,
+    "internal_error",
+    "Something unforeseen happened. The server's log tells more under the request id.",
+)
+OUTAGE = Refusal(
+    503,
+    "unavailable",
+    "The server cannot reach its storage at the moment",
+    ((b"retry-after", b"5"),),
+)
 STOPPING = Refusal(
     503, "unavailable", "The server is stopping. Call again.", ((b"retry-after", b"1"),)
 )
@@ -88,7 +101,7 @@ class Edge:
             return send(message)
 
         try:
-            if (probe := self._probes.get(request.path)) is not None:
+            if (probe := self._probes.get(request.path)) and request.method in PROBED:
                 await respond(answer, *await probe())
                 return
             for check in self.checks:
@@ -96,10 +109,8 @@ class Edge:
                     await permit(answer, preflight)
                     return
             await self.app(scope, receive, answer)
-        except (Refusal, StoreUnavailable, asyncio.CancelledError) as raised:
-            await self._refuse(request, request_id, refusal_of(raised, request_id), answer, status)
-        except Exception:  # noqa: BLE001 - the last resort; logged, and answered without detail
-            await self._recover(status, request_id, answer)
+        except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001 - the last resort
+            await self._refuse(request, request_id, raised, answer, status)
         finally:
             self._append(
                 (
@@ -115,20 +126,14 @@ class Edge:
                 )
             )
 
-    async def _recover(self, status: int, request_id: str, answer: Send) -> None:
-        _log.exception("unforeseen failure", extra={"request_id": request_id})
-        if status == 0:
-            told = {"error": "internal_error", "message": UNFORESEEN, "request_id": request_id}
-            body = _encode(told)
-            await respond(answer, 500, body)
-        # Else the answer has begun: returning before its end makes the server cut the connection,
-        # so that the client does not take half an answer for a whole one.
-
     async def _refuse(
-        self, request: Request, request_id: str, refusal: Refusal, answer: Send, status: int
+        self, request: Request, request_id: str, raised: BaseException, answer: Send, status: int
     ) -> None:
+        refusal = refusal_of(raised, request_id)
         if status:
-            return  # the answer has begun: as in `_recover`
+            # The answer has begun: returning before its end makes the server cut the connection,
+            # so that the client does not take half an answer for a whole one.
+            return
         if self._is_endpoint(request.path):
             code = CODES.get(refusal.status, INVALID_REQUEST)
             # No id member: the body, and with it the request's id, was never read.
@@ -165,19 +170,19 @@ async def respond(
     await send({"type": "http.response.body", "body": body})
 
 
-def refusal_of(
-    raised: Refusal | StoreUnavailable | asyncio.CancelledError, request_id: str
-) -> Refusal:
-    """A refusal as it is, our own outage as one that says nothing of what is out, and our stop."""
+def refusal_of(raised: BaseException, request_id: str) -> Refusal:
+    """A refusal as it is; our own outage, stop and mistakes without detail, which the log has."""
     if isinstance(raised, Refusal):
         return raised
     if isinstance(raised, asyncio.CancelledError):
         # Only a stop takes a request back from outside, once its drain is over; a client that hangs
         # up ends what runs within. Raised on, it would be a 500 in plain text.
         return STOPPING
-    _log.warning("store unavailable: %s", raised, extra={"request_id": request_id})
-    message = "The server cannot reach its storage at the moment"
-    return Refusal(503, "unavailable", message, ((b"retry-after", b"5"),))
+    if isinstance(raised, StoreUnavailable):
+        _log.warning("store unavailable: %s", raised, extra={"request_id": request_id})
+        return OUTAGE
+    _log.error("unforeseen failure", extra={"request_id": request_id}, exc_info=raised)
+    return UNFORESEEN
 
 
 async def permit(send: Send, preflight: Preflight) -> None:

@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 
 from gatepost.stores.api import Relay, StoreUnavailable
-from gatepost.tools.api import Call, Failure, Offer, Outcome
+from gatepost.tools.api import Call, Failure, Offer, Outcome, ToolFailure
 from gatepost.tools.runner import Next
 from gatepost_authz.caller import TenantContext
 
@@ -62,6 +62,34 @@ class Limits:
         if wait > 0:
             return Outcome(failure=Failure("rate_limit", EXCEEDED, retry_after=math.ceil(wait)))
         return await proceed(call, offer, arguments)
+
+
+class Attempts:
+    """
+    How often a caller may come with a retry key: for each call it may make, once more.
+
+    A retry spends none of its calls, but what finds out that it is one costs a durable write, which
+    others wait for. Each process counts for itself: a word with the relay would cost as much.
+    """
+
+    def __init__(
+        self,
+        *,
+        rate: float,
+        burst: float,
+        spend_here: Spend,
+        monotonic: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self._rate, self._burst = 2 * rate, 2 * burst
+        self._spend_here = spend_here
+        self._monotonic = monotonic
+
+    def check(self, caller: TenantContext) -> None:
+        """Count one; ToolFailure when it is one too many."""
+        name = f"retry {len(caller.tenant_id)} {caller.tenant_id} {bucket_of(caller)}"
+        wait = self._spend_here(name, self._monotonic(), rate=self._rate, burst=self._burst)
+        if wait > 0:
+            raise ToolFailure("rate_limit", EXCEEDED, retry_after=math.ceil(wait))
 
 
 def bucket_of(caller: TenantContext) -> str:

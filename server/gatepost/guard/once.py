@@ -10,6 +10,7 @@ from typing import Any
 
 import msgspec
 
+from gatepost.guard.limits import Attempts
 from gatepost.guard.run import Run, Terms, Work
 from gatepost.stores.api import Records, Relay
 from gatepost.tools.api import Call, Offer, Outcome, Retry, Tool, ToolFailure
@@ -99,8 +100,16 @@ class Once:
     answered, so a refused call leaves its key free. A call without a retry key passes untouched.
     """
 
-    def __init__(self, runs: Runs, *, timeout_s: float, max_result_bytes: int) -> None:
+    def __init__(
+        self,
+        runs: Runs,
+        *,
+        timeout_s: float,
+        max_result_bytes: int,
+        attempts: Attempts | None = None,
+    ) -> None:
         self._runs = runs
+        self._attempts = attempts
         self._timeout_s = timeout_s
         self._max_result_bytes = max_result_bytes
 
@@ -115,6 +124,8 @@ class Once:
         if retry.kind == "correlation" and reads:
             # An episode asks the same thing twice because it wants to know what it is now.
             return proceed(call, offer, arguments)
+        if self._attempts is not None:
+            self._attempts.check(call.caller)
         work = Work(
             call,
             offer,

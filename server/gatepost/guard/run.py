@@ -247,7 +247,7 @@ class Run:
             self._invoked = True
             try:
                 return await invoke(ctx, arguments)
-            except SystemExit as wish:
+            except (SystemExit, KeyboardInterrupt) as wish:
                 # Out of a task it would end the loop, and with it the server.
                 raise RuntimeError("the tool asked the process to exit") from wish
 

@@ -5,6 +5,7 @@ import contextlib
 import secrets
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Mapping
+from functools import cached_property
 from typing import Any, NamedTuple
 
 import msgspec
@@ -21,6 +22,7 @@ from gatepost.stores.api import StoreUnavailable
 from gatepost.streams import Closing, TooMany
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.client import (
+    Capabilities,
     Clock,
     InputNeeded,
     InputRequest,
@@ -145,15 +147,20 @@ class Conversation(Audience):
         caller: TenantContext,
         token: Raw | None,
     ) -> None:
-        record = ear.room.record
-        level: Any = record.log_level or UNSET_LEVEL
-        super().__init__(stream, capabilities=ear.room.session.declared, token=token, level=level)
+        if stream is not None:
+            level: Any = ear.room.record.log_level or UNSET_LEVEL
+            self.tell(stream, token, level)
         self._resumable = stream
         self._ear = ear
         self._desk = desk
         self._caller = caller
         self._clock: Clock | None = None
         self._pages: list[Mapping[str, Any]] = []
+
+    @cached_property
+    def capabilities(self) -> Capabilities:
+        """What the client declared when its session began."""
+        return self._ear.room.session.declared
 
     def timed(self, clock: Clock) -> None:
         """Hold this clock while somebody is asked."""

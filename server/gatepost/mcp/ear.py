@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 from collections.abc import Coroutine
+from functools import cached_property
 
 from gatepost.mcp.room import Hear, Room, Signal
 from gatepost.stores.api import Following, StoreUnavailable
@@ -16,18 +17,28 @@ class Ear:
     Where the relay does not answer there is nothing to hear: the request goes on, deaf.
     """
 
-    __slots__ = ("_closed", "_ears", "_following", "_stop", "_tasks", "_turn", "identity", "room")
+    # Most requests are over before there is anything to hear for.
+    _following: Following | None = None
+    _stop: Stop | None = None
+    _opened = False
+    _closed = False
 
     def __init__(self, room: Room, identity: bytes) -> None:
         self.room = room
         self.identity = identity
         """The request's id, as JSON."""
-        self._ears: list[Hear] = []
-        self._following: Following | None = None
-        self._stop: Stop | None = None
-        self._closed = False
-        self._turn = asyncio.Lock()
-        self._tasks: set[asyncio.Task[None]] = set()
+
+    @cached_property
+    def _ears(self) -> list[Hear]:
+        return []
+
+    @cached_property
+    def _turn(self) -> asyncio.Lock:
+        return asyncio.Lock()
+
+    @cached_property
+    def _tasks(self) -> set[asyncio.Task[None]]:
+        return set()
 
     async def open(self, hear: Hear) -> None:
         """Let *hear* have what is told from now on."""
@@ -47,10 +58,11 @@ class Ear:
         """Hear no more; nobody waits for the relay to agree."""
         self._closed = True
         self._stop = None
-        if self._following is not None or self._turn.locked():
+        if self._opened:
             self._soon(self._close())
 
     async def _open(self) -> None:
+        self._opened = True
         with contextlib.suppress(StoreUnavailable):
             async with self._turn:
                 if self._following is None and not self._closed:

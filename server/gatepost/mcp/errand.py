@@ -57,12 +57,16 @@ class Errand:
         self._accepted.set()
 
     def refuse(self) -> bool:
-        """Let a call end that waits to be a task (Unaccepted); False when it does not wait."""
-        if self._job is not None or not self.turn.is_set():
+        """Let a call end that waits to be a task, or will (Unaccepted); False when it waits not."""
+        if self._job is not None:
             return False
         self._refused = True
         self._accepted.set()
-        return True
+        return self.turn.is_set()
+
+    def go_on(self) -> None:
+        """Let a call run to its end that waits to be a task, or will."""
+        self._accepted.set()
 
     async def detach(self) -> None:
         """See `Client`; returns once somebody accepts the task."""

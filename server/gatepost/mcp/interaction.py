@@ -3,6 +3,7 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Mapping
+from functools import cached_property
 from typing import Any
 
 import msgspec
@@ -58,8 +59,14 @@ class Audience:
         self._token = token
         if level is not None:
             self._least = LEVELS.index(level)
-        self._reports = Pace(REPORTS_PER_S, REPORTS_AT_ONCE)
-        self._messages = Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE)
+
+    @cached_property
+    def _reports(self) -> Pace:
+        return Pace(REPORTS_PER_S, REPORTS_AT_ONCE)
+
+    @cached_property
+    def _messages(self) -> Pace:
+        return Pace(MESSAGES_PER_S, MESSAGES_AT_ONCE)
 
     @property
     def capabilities(self) -> Capabilities:
@@ -129,7 +136,8 @@ class Audience:
         finally:
             if self._later is not None:
                 self._later.cancel()
-        await self._say_late()
+        if self._late is not None:
+            await self._say_late()
         if self._dropped:
             self._messages = Pace(1, 1)
             lost = f"{self._dropped} messages were left out: they came too fast."

@@ -9,6 +9,7 @@ from functools import partial
 from typing import Any, Literal
 
 import msgspec
+from msgspec import Raw
 
 from gatepost.mcp import questions
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Refused
@@ -45,6 +46,7 @@ LOOKS_PER_LEASE = 10
 MESSAGE_CHARACTERS = 500
 
 _encode = msgspec.json.encode
+_members = msgspec.json.Decoder(dict[str, Raw]).decode
 _replace = msgspec.structs.replace
 
 
@@ -247,4 +249,7 @@ def fresh_runner() -> str:
 
 
 def _ended(record: TaskRecord, end: dict[str, Any]) -> TaskRecord:
-    return _replace(record, requests=None, **end)
+    # What it was called with and told may weigh megabytes, and be nobody's business: kept as long
+    # as a second run might need it.
+    call = _members(record.call) | {"arguments": Raw(b"{}")}
+    return _replace(record, requests=None, answers=None, call=_encode(call), **end)

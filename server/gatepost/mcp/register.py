@@ -19,12 +19,12 @@ Place = tuple[str, bytes]
 
 
 class Entry:
-    """One session's record, good until it is said to be different."""
+    """One session, whose record is good until it is said to be different."""
 
-    __slots__ = ("following", "record", "stale", "until", "used")
+    __slots__ = ("following", "room", "stale", "until", "used")
 
-    def __init__(self) -> None:
-        self.record = SessionRecord()
+    def __init__(self, room: Room) -> None:
+        self.room = room
         self.until = self.used = 0.0
         self.stale = True
         self.following: Following | None = None
@@ -59,27 +59,21 @@ class Register:
         """The room of a session; None when it was ended, here or anywhere."""
         place = (tenant, session.key)
         now = self._clock()
-        room = Room(
-            session,
-            SessionRecord(),
-            sessions=self._records.of(tenant).sessions,
-            relay=self._relay.of(tenant),
-        )
         entry = self._entries.get(place)
         if entry is None:
-            entry = await self._enter(place, room)
+            entry = await self._enter(place, session)
         else:
             self._entries.move_to_end(place)
         entry.used = now
+        room = entry.room
         if entry.stale or now >= entry.until:
             # Good for nobody while it is read; what is told meanwhile makes it stale again.
             entry.until, entry.stale = 0.0, entry.following is None
-            entry.record = await room.look()
+            await room.look()
             entry.until = now + GOOD_S
-        if entry.record.ended:
+        if room.record.ended:
             self._drop(place)
             return None
-        room.record = entry.record
         return room
 
     async def revise(self, tenant: str, session: Session, change: Edit) -> None:
@@ -103,11 +97,13 @@ class Register:
             self._drop(place)
         await asyncio.gather(*self._closing)
 
-    async def _enter(self, place: Place, room: Room) -> Entry:
-        entry = Entry()
+    async def _enter(self, place: Place, session: Session) -> Entry:
+        tenant, _ = place
+        sessions, relay = self._records.of(tenant).sessions, self._relay.of(tenant)
+        entry = Entry(Room(session, SessionRecord(), sessions=sessions, relay=relay))
         entry.used = self._clock()
         try:
-            entry.following = await room.follow(entry.hear)
+            entry.following = await entry.room.follow(entry.hear)
         except StoreUnavailable:
             return entry  # unheard of changes: read again for each request
         if (other := self._entries.get(place)) is not None:

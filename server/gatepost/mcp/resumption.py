@@ -7,6 +7,7 @@ import secrets
 import time
 from collections import Counter, OrderedDict, deque
 from collections.abc import Callable, Coroutine
+from functools import cached_property
 
 from starlette.types import Send
 
@@ -143,6 +144,7 @@ class Resumable(Stream):
     """
 
     watches = False
+    _let_go = False
 
     def __init__(
         self, send: Send, *, caller: TenantContext, ear: Ear, streams: Streams, archive: Archive
@@ -152,10 +154,18 @@ class Resumable(Stream):
         self._ear = ear
         self._streams = streams
         self._archive = archive
-        self._journal = Journal(ear.room, ear.identity)
-        self._primes = ear.room.session.version == NEWEST_HANDSHAKE
-        self._let_go = False
-        self._tasks: set[asyncio.Task[None]] = set()
+
+    @cached_property
+    def _journal(self) -> Journal:
+        return Journal(self._ear.room, self._ear.identity)
+
+    @cached_property
+    def _tasks(self) -> set[asyncio.Task[None]]:
+        return set()
+
+    @property
+    def _primes(self) -> bool:
+        return self._ear.room.session.version == NEWEST_HANDSHAKE
 
     async def notify(self, method: str, params: object) -> None:
         """Send a notification; none when it would open one stream too many."""
@@ -191,6 +201,12 @@ class Resumable(Stream):
         if self._journal.is_kept:
             for old in self._archive.add(self.caller.principal_key, self._journal):
                 await old.forget()
+
+    def close(self) -> None:
+        """The request is over, whatever became of its stream, and so is what still speaks on it."""
+        self._ended = True
+        # Also one that never began: it takes its place first, and beginning may fail.
+        self._streams.leave(self)
 
     async def pause(self, retry_after_s: float) -> None:
         """Close the connection; the client comes back after that time (S-06, 2025-11-25 only)."""

@@ -42,12 +42,22 @@ Edit = Callable[[SessionRecord], SessionRecord]
 
 NEW_PER_S, NEW_AT_ONCE = 0.2, 1000
 """Sessions that one caller may begin to keep: far more than clients open, and no flood."""
+# An id costs nothing, but a record is kept for a week.
 CROWDED = Refused(
     RATE_LIMITED,
     "Too many sessions were opened: use one for longer, or try again later",
     status=429,
     legacy_status=429,
     headers=((b"retry-after", b"%d" % (1 / NEW_PER_S)),),
+)
+CHANGES_PER_S, CHANGES_IN_A_ROW = 10, 500
+"""Changes of what a caller's sessions remember; each is a durable write that others wait for."""
+HASTY = Refused(
+    RATE_LIMITED,
+    "Too many changes of sessions: try again later",
+    status=429,
+    legacy_status=429,
+    headers=((b"retry-after", b"1"),),
 )
 
 CHANGES_AT_ONCE = 50
@@ -134,8 +144,7 @@ async def revise(
     Change what a session remembers, durably, whoever else changes it at the same time.
 
     *change* is given the record as it is and may be called again. An ended session stays ended.
-    Raises Refused when its owner begins to keep sessions faster than it may: an id costs nothing,
-    but a record is kept for a week.
+    Raises Refused when its owner changes sessions, or begins to keep some, faster than it may.
     """
     expires_at = session.issued_at + LIFETIME_S
     for _ in range(CHANGES_AT_ONCE):
@@ -143,16 +152,17 @@ async def revise(
         after = change(before)
         if after == before or before.ended:
             return before
-        if not before.revision:
-            await _spend(relay, session)
+        await _spend(relay, session, is_new=not before.revision)
         if await sessions.replace(session.key, after, expires_at=expires_at):
             return after
     raise StoreUnavailable("a session changes faster than it can be written")
 
 
-async def _spend(relay: TenantRelay, session: Session) -> None:
+async def _spend(relay: TenantRelay, session: Session, *, is_new: bool) -> None:
+    owner = session.owner.hex()
     # Without the relay nobody counts: no session is refused because it cannot be counted.
     with contextlib.suppress(StoreUnavailable):
-        bucket = f"sessions/{session.owner.hex()}"
-        if await relay.spend(bucket, rate=NEW_PER_S, burst=NEW_AT_ONCE) > 0:
+        if await relay.spend(f"changes/{owner}", rate=CHANGES_PER_S, burst=CHANGES_IN_A_ROW) > 0:
+            raise HASTY
+        if is_new and await relay.spend(f"new/{owner}", rate=NEW_PER_S, burst=NEW_AT_ONCE) > 0:
             raise CROWDED

@@ -135,8 +135,8 @@ class Handshake:
             return await self._replies.to(exchange, identity, stream, work)
         finally:
             ear.close()
-            if stream is not None and stream.started:
-                streams.leave(stream)
+            if stream is not None:
+                stream.close()
 
     async def _work(
         self, exchange: Exchange, message: Message, ear: Ear, stream: Resumable | None

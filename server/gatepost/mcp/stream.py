@@ -1,6 +1,7 @@
 """Server-sent events: a POST's answer becomes a stream when there is something to say early."""
 
 import asyncio
+from functools import cached_property
 from typing import Any
 
 from starlette.types import Send
@@ -23,11 +24,16 @@ class Stream:
     instead of filling memory.
     """
 
+    # Most answers never become a stream, so they make nothing of what only streams need.
+    started = False
+    _ended = False
+
     def __init__(self, send: Send) -> None:
         self._send = send
-        self._ended = False
-        self._turn = asyncio.Lock()
-        self.started = False
+
+    @cached_property
+    def _turn(self) -> asyncio.Lock:
+        return asyncio.Lock()
 
     async def notify(self, method: str, params: Any) -> None:
         """Send a notification; after the response, nothing."""

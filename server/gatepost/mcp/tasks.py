@@ -19,7 +19,7 @@ from gatepost.mcp.server import Ask, Server
 from gatepost.stores.api import TERMINAL, TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome, Tool
 from gatepost.tools.asking import Misanswered, check_answer
-from gatepost.tools.attend import DeadlinePassed, Within
+from gatepost.tools.attend import HUNG_UP, DeadlinePassed, Within
 from gatepost.tools.client import Capabilities, InputRequest
 
 _encode = msgspec.json.encode
@@ -76,6 +76,9 @@ async def run(server: Server, ask: Ask, call: Call) -> Outcome | TaskRecord:
             # must not be spent on it. What detaches by itself may have done something before.
             if tool.detaches or not errand.refuse():
                 work.cancel(*why)
+            if tool.detaches and HUNG_UP in why:
+                # What goes on for its retry key must not wait for a task that never comes.
+                errand.go_on()
             await _over(work)
 
 

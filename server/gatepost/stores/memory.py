@@ -17,6 +17,7 @@ from gatepost.stores.api import (
 from gatepost.stores.bucket import Buckets
 
 FRESH = SessionRecord()
+SWEEP_EVERY_S = 1.0
 
 
 class MemoryRecords:
@@ -200,6 +201,17 @@ class MemoryTenantRelay:
         self._notes: dict[str, tuple[bytes, float]] = {}
         self._logs: dict[str, _Log] = {}
         self._buckets = Buckets()
+        self._swept = clock()
+
+    def _sweep(self, now: float) -> None:
+        """Forget what is over; not each time, or whoever leaves many notes would stop the loop."""
+        if now - self._swept < SWEEP_EVERY_S:
+            return
+        self._swept = now
+        for note in [name for name, (_, until) in self._notes.items() if until <= now]:
+            del self._notes[note]
+        for log in [name for name, kept in self._logs.items() if kept.until <= now]:
+            del self._logs[log]
 
     async def publish(self, topic: str, message: bytes) -> None:
         """See `TenantRelay`."""
@@ -213,8 +225,7 @@ class MemoryTenantRelay:
     async def put(self, key: str, value: bytes, *, ttl_s: float) -> None:
         """See `TenantRelay`."""
         now = self._clock()
-        for old in [old for old, (_, until) in self._notes.items() if until <= now]:
-            del self._notes[old]
+        self._sweep(now)
         self._notes[key] = (value, now + ttl_s)
 
     async def take(self, key: str) -> bytes | None:
@@ -229,10 +240,9 @@ class MemoryTenantRelay:
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
         """See `TenantRelay`."""
         now = self._clock()
-        for old in [old for old, kept in self._logs.items() if kept.until <= now]:
-            del self._logs[old]
+        self._sweep(now)
         kept = self._logs.get(log)
-        if kept is None:
+        if kept is None or kept.until <= now:
             kept = self._logs[log] = _Log()
         kept.last += 1
         kept.until = now + ttl_s

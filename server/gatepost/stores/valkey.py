@@ -12,19 +12,27 @@ from redis.exceptions import RedisError
 
 from gatepost.stores.api import Deliver, Event, StoreUnavailable
 from gatepost.stores.channels import ANSWER_S, Channels, Following
+from gatepost.stores.till import Spending, Till
 
 CONNECTIONS = 16
 SPEND = """
 local time = redis.call('TIME')
 local now = time[1] + time[2] / 1000000
-local rate, burst = tonumber(ARGV[1]), tonumber(ARGV[2])
-local full_at = math.max(tonumber(redis.call('GET', KEYS[1]) or '0'), now) + 1 / rate
-local wait = full_at - now - burst / rate
-if wait > 0.000001 then return string.format('%.6f', wait) end
-redis.call('SET', KEYS[1], string.format('%.6f', full_at), 'PX', math.ceil((full_at - now) * 1000))
-return '0'
+local waits = {}
+for i, key in ipairs(KEYS) do
+  local rate, burst = tonumber(ARGV[2 * i - 1]), tonumber(ARGV[2 * i])
+  local full_at = math.max(tonumber(redis.call('GET', key) or '0'), now) + 1 / rate
+  local wait = full_at - now - burst / rate
+  if wait > 0.000001 then
+    waits[i] = string.format('%.6f', wait)
+  else
+    redis.call('SET', key, string.format('%.6f', full_at), 'PX', math.ceil((full_at - now) * 1000))
+    waits[i] = '0'
+  end
+end
+return waits
 """
-"""A token bucket as `gatepost.stores.bucket` keeps it: when it will be full again."""
+"""Token buckets as `gatepost.stores.bucket` keeps them: when each will be full again."""
 MOST_EVENTS = 2**63
 """Numbers from here on are no event's."""
 
@@ -44,7 +52,8 @@ class ValkeyRelay:
             url, max_connections=CONNECTIONS, timeout=ANSWER_S, socket_timeout=ANSWER_S, **common
         )
         self.client = Redis(connection_pool=self._pool)
-        self.spend = self.client.register_script(SPEND)
+        self._script = self.client.register_script(SPEND)
+        self.till = Till(self._spend)
         # What is followed may be silent for as long as it likes.
         self._listening = ConnectionPool.from_url(url, socket_timeout=None, **common)
         self.channels = Channels(self._listening.make_connection)
@@ -63,18 +72,25 @@ class ValkeyRelay:
     async def aclose(self) -> None:
         """See `Relay`."""
         await self.channels.aclose()
+        await self.till.aclose()
         with contextlib.suppress(RedisError, OSError):
             await self.client.aclose()
             await self._pool.aclose()
+
+    async def _spend(self, spendings: list[Spending]) -> list[float]:
+        keys = [one.bucket for one in spendings]
+        terms = [term for one in spendings for term in (one.rate, one.burst)]
+        with answering():
+            return [float(wait) for wait in await self._script(keys=keys, args=terms)]
 
 
 class ValkeyTenantRelay:
     """See `TenantRelay`."""
 
-    __slots__ = ("_channels", "_client", "_spend", "_tenant", "_topics")
+    __slots__ = ("_channels", "_client", "_tenant", "_till", "_topics")
 
     def __init__(self, relay: ValkeyRelay, tenant: str) -> None:
-        self._client, self._channels, self._spend = relay.client, relay.channels, relay.spend
+        self._client, self._channels, self._till = relay.client, relay.channels, relay.till
         self._topics = relay.topics
         self._tenant = _bytes(tenant)
 
@@ -99,9 +115,7 @@ class ValkeyTenantRelay:
 
     async def spend(self, bucket: str, *, rate: float, burst: float) -> float:
         """See `TenantRelay`."""
-        with answering():
-            wait = await self._spend(keys=[self._key(b"bucket", bucket)], args=[rate, burst])
-        return float(wait)
+        return await self._till.spend(self._key(b"bucket", bucket), rate=rate, burst=burst)
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
         """See `TenantRelay`."""

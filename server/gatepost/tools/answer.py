@@ -60,6 +60,17 @@ def structured(encoded: bytes) -> Outcome:
     return Outcome(({"type": "text", "text": encoded.decode()},), msgspec.Raw(encoded))
 
 
+def vetted(
+    invoke: Callable[[CallContext, Any], Awaitable[Outcome]],
+) -> Callable[[CallContext, Any], Awaitable[Outcome]]:
+    """*invoke*, held to answer an Outcome whose value is JSON; TypeError or ValueError if not."""
+
+    async def checked(ctx: CallContext, arguments: Any) -> Outcome:
+        return _outcome(await invoke(ctx, arguments))
+
+    return checked
+
+
 def holding(
     invoke: Callable[[CallContext, Any], Awaitable[Outcome]], schema: Mapping[str, Any]
 ) -> Callable[[CallContext, Any], Awaitable[Outcome]]:
@@ -71,7 +82,7 @@ def holding(
     validator = validator_of(schema)
 
     async def checked(ctx: CallContext, arguments: Any) -> Outcome:
-        outcome = await invoke(ctx, arguments)
+        outcome = _outcome(await invoke(ctx, arguments))
         if outcome.failure is None:
             value = outcome.structured
             if isinstance(value, msgspec.Raw):
@@ -94,6 +105,10 @@ def _loose(value: Any) -> Outcome:
 def _outcome(value: Any) -> Outcome:
     if not isinstance(value, Outcome):
         raise TypeError(f"the tool is declared to answer an Outcome, not {type(value).__name__}")
+    if isinstance(value.structured, msgspec.Raw):
+        # Sent as it is: it must be JSON, and on one line, or it would break what stands around it.
+        whole = msgspec.Raw(_encode(msgspec.json.decode(value.structured)))
+        return msgspec.structs.replace(value, structured=whole)
     return value
 
 

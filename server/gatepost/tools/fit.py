@@ -17,7 +17,7 @@ _encode = msgspec.json.encode
 
 def fit(outcome: Outcome, offer: Offer, limit: int) -> Outcome:
     """
-    Bring an outcome within *limit* bytes of JSON.
+    Bring an outcome within *limit* bytes of JSON; TypeError or ValueError when it is no JSON.
 
     A tool's text is cut where a character ends, other blocks are left out, and a last block says
     so. An answer that must satisfy an output schema cannot be cut, nor can the contents of a
@@ -40,6 +40,14 @@ def fit(outcome: Outcome, offer: Offer, limit: int) -> Outcome:
     return Outcome(tuple(_cut(outcome.content, sizes, limit)))
 
 
+def tellable(failure: Failure) -> Failure:
+    """The failure with its message as text that can be sent, whatever was pasted into it."""
+    message = str(failure.message)
+    if message.isascii() and message is failure.message:
+        return failure
+    return msgspec.structs.replace(failure, message=message.encode(errors="replace").decode())
+
+
 def _surely_small(outcome: Outcome, limit: int) -> bool:
     """Decide the usual case without encoding anything."""
     if isinstance(outcome.structured, msgspec.Raw):
@@ -52,8 +60,12 @@ def _surely_small(outcome: Outcome, limit: int) -> bool:
         text = block.get("text")
         if text is None or len(block) > 2:
             return False
+        if not text.isascii():
+            # Half a surrogate pair, as in odd file names: UnicodeEncodeError, and not at the wire.
+            text.encode()
         size += len(text) * WORST_EXPANSION + NOTE_BYTES
     if outcome.failure is not None:
+        outcome.failure.message.encode()
         size += len(outcome.failure.message) * WORST_EXPANSION
     return size <= limit
 

@@ -4,7 +4,7 @@ from collections.abc import Awaitable, Callable, Mapping
 from pathlib import Path
 from typing import Any, ParamSpec, TypeVar, Unpack
 
-from gatepost.tools.answer import Answer, holding, returned_by
+from gatepost.tools.answer import Answer, holding, returned_by, vetted
 from gatepost.tools.api import (
     WORDS,
     Annotations,
@@ -194,7 +194,7 @@ class Pack:
                 input_schema=input_schema,
                 output_schema=output_schema,
                 check=checker(input_schema),
-                invoke=invoke if output_schema is None else holding(invoke, output_schema),
+                invoke=vetted(invoke) if output_schema is None else holding(invoke, output_schema),
             ),
         )
 

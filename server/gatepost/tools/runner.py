@@ -10,8 +10,15 @@ import structlog
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import WORDS, Call, CallContext, Failure, Offer, Outcome, ToolFailure
 from gatepost.tools.attend import DeadlinePassed, Patient, Within
-from gatepost.tools.client import NOBODY, MissingCapability, ProtocolError, all_needed
-from gatepost.tools.fit import fit
+from gatepost.tools.client import (
+    NOBODY,
+    InputNeeded,
+    MissingCapability,
+    ProtocolError,
+    Unaccepted,
+    all_needed,
+)
+from gatepost.tools.fit import fit, tellable
 from gatepost.tools.registry import Registry
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError
@@ -25,10 +32,10 @@ GRACE_S = 45.0
 FOREVER_S = 1e8
 """Three years; the loops' timers know no infinity."""
 
-BEYOND = (Exception, BaseExceptionGroup, SystemExit, KeyboardInterrupt)
+OURS = (InputNeeded, Unaccepted, GeneratorExit)
 """
-What other people's code may end in. A library that gives up with `sys.exit` on a tool's behalf must
-not end the server, nor one that takes its own stop for ours: a server has its own signal handlers.
+What is no failure of a tool; the last is how Python throws a coroutine away. Everything else is:
+a library that gives up with `sys.exit` on a tool's behalf must not end the server.
 """
 
 
@@ -115,12 +122,16 @@ class Runner:
             call.caller.require_authentication(offer.acr_values, offer.max_age_s, now=self.clock())
         try:
             outcome = await self._perform(call, offer, offer.check(call.arguments))
+            # In here, as it may be the first to find that an outcome cannot be told at all.
+            return fit(outcome, offer, self.max_result_bytes)
         except asyncio.CancelledError as cancelled:
             if _is_ours():
                 raise
             # The tool awaited something that somebody else cancelled: its fault, not the client's.
             outcome = outcome_of(cancelled, call, offer.timeout_s or self.timeout_s)
-        except BEYOND as error:
+        except OURS:
+            raise
+        except BaseException as error:  # noqa: BLE001 - an author's code may raise anything
             outcome = outcome_of(error, call, offer.timeout_s or self.timeout_s)
         return fit(outcome, offer, self.max_result_bytes)
 
@@ -153,7 +164,7 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
         # It asks in tasks of its own, all at once.
         raise needed from None
     if isinstance(error, ToolFailure):
-        return Outcome(failure=error.failure)
+        return Outcome(failure=tellable(error.failure))
     if isinstance(error, AuthError | MissingCapability | ProtocolError | StoreUnavailable):
         raise error
     if isinstance(error, TokenOver):

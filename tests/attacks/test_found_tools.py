@@ -1,0 +1,179 @@
+"""What authors' code answers and raises by mistake: a failed call, and nothing else."""
+
+import asyncio
+import math
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import msgspec
+import pytest
+from structlog.testing import capture_logs
+
+from gatepost import CallContext, Failure, Outcome, Pack, ToolFailure
+from gatepost.tools.document import Contents
+from gatepost.tools.prompt import Message
+from tests.rest.inner import Inner
+from tests.support.mcp import Client, Response, message
+
+HALF = "\ud800"
+"""Half a surrogate pair, as `os.listdir` and `json.loads` answer it."""
+
+
+class Own(BaseException):
+    """A library's way to get past every `except Exception`."""
+
+
+class Unspeakable(Exception):
+    """Cannot even be shown."""
+
+    def __str__(self) -> str:
+        raise ValueError
+
+    __repr__ = __str__
+
+
+def itself() -> dict[str, Any]:
+    circle: dict[str, Any] = {}
+    circle["again"] = circle
+    return circle
+
+
+@pytest.fixture(autouse=True)
+def quiet() -> Iterator[None]:
+    """Failures are logged at length, which takes longer than all else."""
+    with capture_logs():
+        yield
+
+
+def text(value: Any) -> Outcome:
+    return Outcome(({"type": "text", "text": value},))
+
+
+ANSWERS: dict[str, Callable[[], Any]] = {
+    "half a character": lambda: HALF,
+    "half a character in a list": lambda: [HALF],
+    "half a character in a block": lambda: text(f"a{HALF}"),
+    "no text": lambda: text(math.nan),
+    "a circle": lambda: Outcome((itself(),)),
+    "no blocks": lambda: Outcome(None),  # type: ignore[arg-type]
+    "a text for blocks": lambda: Outcome("abc"),  # type: ignore[arg-type]
+    "objects for blocks": lambda: Outcome((object(),)),  # type: ignore[arg-type]
+    "a text for a failure": lambda: Outcome(failure="no"),  # type: ignore[arg-type]
+    "an object for a value": lambda: Outcome(structured=object()),
+    "a value that is no JSON": lambda: Outcome(structured=msgspec.Raw(b"{no")),
+    "two values": lambda: Outcome(structured=msgspec.Raw(b"{},{}")),
+}
+ERRORS = [Own, Unspeakable, KeyboardInterrupt, SystemExit, StopIteration, asyncio.CancelledError]
+
+
+def tools(work: Callable[[], Any]) -> Pack:
+    """The same mistake as a coroutine, in a thread, and behind a schema of its own."""
+    pack = Pack("odd")
+
+    @pack.tool()
+    async def here(ctx: CallContext) -> Any:
+        """Make a mistake."""
+        return work()
+
+    @pack.tool()
+    def apart(ctx: CallContext) -> Any:
+        """Make a mistake in a thread."""
+        return work()
+
+    async def invoke(ctx: CallContext, arguments: Any) -> Outcome:
+        answer = work()
+        return answer if isinstance(answer, Outcome) else text(answer)
+
+    pack.add("added", description="x", input_schema={"type": "object"}, invoke=invoke)
+    return pack
+
+
+def failed(response: Response) -> None:
+    """A failed call that names its reference; the JSON is whole."""
+    result = response.json["result"]
+    assert response.status == 200
+    assert result["isError"] is True
+    assert "request-1" in result["content"][0]["text"]
+
+
+async def everywhere(work: Callable[[], Any]) -> None:
+    """By each way to write a tool, over each protocol."""
+    client = Client(tools(work).tools.values())
+    inner = Inner(client.runner, client.registry)
+    session = await client.open()
+    for name in ("here", "apart", "added"):
+        failed(await client.call(name))
+        failed(await client.within(session, message("tools/call", {"name": name, "arguments": {}})))
+        plain = await inner.call(client.caller, name)
+        assert (plain.status, plain.json["error"]) == (500, "internal_error")
+
+
+@pytest.mark.parametrize("answer", ANSWERS.values(), ids=ANSWERS)
+async def test_what_cannot_be_told_is_a_failed_call(answer: Callable[[], Any]) -> None:
+    """Found where the tool is judged, so the answer is the protocol's and has the request's id."""
+    await everywhere(answer)
+
+
+@pytest.mark.parametrize("kind", ERRORS)
+async def test_whatever_a_tool_raises_is_a_failed_call(kind: type[BaseException]) -> None:
+    """Also what is made to get past `except Exception`."""
+
+    def work() -> None:
+        raise kind
+
+    await everywhere(work)
+
+
+async def test_a_failure_may_quote_anything() -> None:
+    """An odd file name in it is told as far as it can be."""
+
+    def work() -> None:
+        raise ToolFailure("not_found", f"There is no {HALF}.")
+
+    client = Client(tools(work).tools.values())
+    result = (await client.call("here")).json["result"]
+
+    assert result["content"][0]["text"] == "There is no ?."
+
+
+async def test_a_value_on_several_lines_stays_one_value() -> None:
+    """Lines end a field of an event stream: the client would get half a message."""
+    client = Client(tools(lambda: Outcome(structured=msgspec.Raw(b'{"a":\n[1]}'))).tools.values())
+
+    assert b'{"a":[1]}' in (await client.call("here")).body
+
+
+async def test_odd_documents_prompts_and_suggestions_fail_alone() -> None:
+    """Each as an error of its own request, in its protocol."""
+    pack = Pack("odd")
+
+    @pack.resource("odd://one")
+    async def one(ctx: CallContext) -> Any:
+        """Something to read."""
+        return HALF
+
+    @pack.resource("odd://two")
+    async def two(ctx: CallContext) -> Any:
+        """Something to read."""
+        return Contents(b"", mime_type=HALF)
+
+    @pack.prompt()
+    async def ask(ctx: CallContext, topic: str) -> Any:
+        """Something to say."""
+        return [Message("user", HALF)]
+
+    offers = [*pack.documents.values(), *pack.prompts.values()]
+    client = Client(offers)
+    answers = [
+        await client.ask("resources/read", {"uri": "odd://one"}),
+        await client.ask("resources/read", {"uri": "odd://two"}),
+        await client.ask("prompts/get", {"name": "ask", "arguments": {"topic": "x"}}),
+    ]
+
+    assert [answer.json["id"] for answer in answers] == [7] * 3
+    assert [answer.json["error"]["code"] for answer in answers] == [-32603] * 3
+
+
+async def test_a_failure_with_no_text_is_a_failed_call() -> None:
+    """As an Outcome may hold any."""
+    await everywhere(lambda: Outcome(failure=Failure("conflict", HALF)))

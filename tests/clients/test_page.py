@@ -1,0 +1,70 @@
+"""docs/clients.md: its examples run as they stand, and it names the releases that are tested."""
+
+import json
+import re
+import subprocess
+import sys
+from importlib.metadata import version
+from pathlib import Path
+
+import pytest
+
+from tests.architecture.source import ROOT
+from tests.clients.conftest import Stage
+from tests.support.inspector import PROGRAM
+from tests.support.node import FOLDER, NODE, environment, install
+from tests.support.process import python_environment
+
+PAGE = (ROOT / "docs/clients.md").read_text(encoding="utf-8")
+EXAMPLES = re.findall(r"^```(python|js|sh)\n(.*?)^```$", PAGE, re.MULTILINE | re.DOTALL)
+NPX = "npx -y -p @modelcontextprotocol/inspector@2.12.0 mcp-inspector"
+
+
+def command(language: str, example: str) -> list[str]:
+    """How a reader would run an example, with what is installed here."""
+    if language == "python":
+        return [sys.executable, "-c", example]
+    if language == "js":
+        return [str(NODE), "--input-type=module", "-e", example]
+    assert NPX in example
+    return ["sh", "-c", example.replace(NPX, f'"{NODE}" "{PROGRAM}"')]
+
+
+@pytest.mark.parametrize(
+    ("language", "example"), EXAMPLES, ids=[f"{n}-{each[0]}" for n, each in enumerate(EXAMPLES)]
+)
+def test_every_example_gets_in(stage: Stage, tmp_path: Path, language: str, example: str) -> None:
+    """Pasted, with a token in the environment, it prints who called."""
+    install()
+    done = subprocess.run(
+        command(language, example.replace("http://127.0.0.1:8000/mcp", stage.url)),
+        env={
+            **python_environment(environment()),
+            "TOKEN": stage.token,
+            "HOME": str(tmp_path),
+            "MCP_INSPECTOR_SECRET_STORE": "memory",
+        },
+        # Where Node looks for the packages.
+        cwd=FOLDER,
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=False,
+    )
+
+    assert done.returncode == 0, done.stderr
+    assert "acme" in done.stdout
+
+
+def test_the_table_names_the_releases_that_are_tested() -> None:
+    """As they are installed: whoever takes in another release looks at the table again."""
+    lock = json.loads((FOLDER / "package-lock.json").read_text(encoding="utf-8"))["packages"]
+    npm = "node_modules/@modelcontextprotocol/"
+    tested = {
+        **{name: version(name) for name in ("mcp", "fastmcp")},
+        **{name: lock[npm + name]["version"] for name in ("sdk", "client", "inspector")},
+    }
+    header = next(line for line in PAGE.splitlines() if line.startswith("| |"))
+    named = set(re.findall(r"(\w+) (\d+\.\d+) (?:session|modern)", header))
+
+    assert named == {(name, ".".join(full.split(".")[:2])) for name, full in tested.items()}
