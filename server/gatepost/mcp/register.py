@@ -130,10 +130,6 @@ class Register:
         # Whoever holds it still reads for itself from now on.
         entry.stale = True
         if following is not None:
-            task = asyncio.get_running_loop().create_task(_close(following))
+            task = asyncio.get_running_loop().create_task(following.aclose())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
-
-
-async def _close(following: Following) -> None:
-    await following.aclose()
