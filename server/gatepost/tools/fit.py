@@ -12,6 +12,9 @@ WORST_EXPANSION = 6
 # Room for the note and for the members around each block.
 NOTE_BYTES = 256
 
+UNENCODABLE = (AttributeError, TypeError, ValueError, RecursionError)
+"""What an outcome raises that has no JSON, or whose blocks are no mappings."""
+
 _encode = msgspec.json.encode
 
 
@@ -58,7 +61,7 @@ def _surely_small(outcome: Outcome, limit: int) -> bool:
         return False
     for block in outcome.content:
         text = block.get("text")
-        if text is None or len(block) > 2:
+        if not isinstance(text, str) or len(block) > 2:
             return False
         if not text.isascii():
             # Half a surrogate pair, as in odd file names: UnicodeEncodeError, and not at the wire.
