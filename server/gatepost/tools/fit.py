@@ -62,6 +62,8 @@ def _surely_small(outcome: Outcome, limit: int) -> bool:
     for block in outcome.content:
         text = block.get("text")
         if not isinstance(text, str) or len(block) > 2:
+            if block.get("type") == "text" and not isinstance(text, str):
+                raise TypeError("a text block holds no text")
             return False
         if not text.isascii():
             # Half a surrogate pair, as in odd file names: UnicodeEncodeError, and not at the wire.
