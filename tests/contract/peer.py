@@ -15,6 +15,7 @@ import msgspec
 
 from gatepost.stores.api import Records
 from gatepost.stores.backends import open_records
+from gatepost.telemetry.logs import configure
 from tests.contract.samples import claim, task
 
 FOREVER = 1e9
@@ -90,4 +91,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    # What is logged is none of its answers.
+    configure(level="info", form="console")
     asyncio.run(main())
