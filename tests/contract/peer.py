@@ -80,6 +80,8 @@ JOBS: dict[str, Callable[..., Awaitable[Any]]] = {
 
 async def main() -> None:
     """Do what is asked until the input ends."""
+    # Its standard output is for answers alone.
+    configure(level="info", form="json")
     opened: dict[str, Records] = {}
     while line := await asyncio.to_thread(sys.stdin.readline):
         url, name, *arguments = json.loads(line)

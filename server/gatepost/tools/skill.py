@@ -1,15 +1,14 @@
 """A skill: a folder of files that teaches an agent a way of working (SEP-2640, Agent Skills)."""
 
 import hashlib
-import math
+import importlib
 import mimetypes
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import msgspec
-import yaml
 
 from gatepost.tools.api import CallContext, Outcome
 from gatepost.tools.content import Contents
@@ -23,10 +22,9 @@ DIRECTORY_TYPE = "inode/directory"
 FILE_TTL_S = 300
 """A client may keep a file as long as the list that has its digest."""
 
-# Agent Skills' naming rules: no hyphen at an end, no two in a row.
-NAME = re.compile(r"(?!.*--)[a-z0-9](?:[a-z0-9-]{0,62}[a-z0-9])?")
 FILE_NAME = re.compile(r"\w[\w.,+@-]{0,127}", re.ASCII)
-FRONTMATTER = re.compile(rb"\A(?:\xef\xbb\xbf)?---\r?\n(.*?)\r?\n---[ \t]*(?:\r?\n|\Z)", re.DOTALL)
+FRONTMATTER = "gatepost.tools.frontmatter"
+"""Loaded by name: a server without skills need not load YAML."""
 
 
 class SkillFile(msgspec.Struct, frozen=True):
@@ -138,7 +136,7 @@ def read_skill(folder: Path, *, authority: str) -> SkillFolder:
     """
     if not (folder / MANIFEST).is_file():
         raise ValueError(f"{folder} is no skill: it has no {MANIFEST}")
-    frontmatter = _frontmatter(folder / MANIFEST)
+    frontmatter = importlib.import_module(FRONTMATTER).frontmatter(folder / MANIFEST)
     name = frontmatter["name"]
     if name != folder.name:
         raise ValueError(f"{folder / MANIFEST}: its name is {name!r}, its folder {folder.name!r}")
@@ -178,50 +176,3 @@ def _files(folder: Path) -> list[Path]:
     if len(found) > MOST_FILES:
         raise ValueError(f"{folder} has more than {MOST_FILES} files, which clients refuse")
     return found
-
-
-def _frontmatter(manifest: Path) -> Mapping[str, Any]:
-    match = FRONTMATTER.match(manifest.read_bytes())
-    if match is None:
-        raise ValueError(f"{manifest} must begin with YAML between two lines of `---`")
-    try:
-        read = yaml.load(match[1], Loader=_Loader)  # noqa: S506  # a SafeLoader without dates
-    except yaml.YAMLError as error:
-        place = getattr(error, "problem_mark", None)
-        where = f", line {place.line + 2}" if place is not None else ""
-        raise ValueError(f"{manifest}{where}: the frontmatter is not YAML") from None
-    if not isinstance(read, dict):
-        raise ValueError(f"{manifest}: the frontmatter must be names and values")
-    for problem in _not_json(read, "frontmatter"):
-        raise ValueError(f"{manifest}: {problem}")
-    for member in ("name", "description"):
-        if not isinstance(read.get(member), str) or not read[member]:
-            raise ValueError(f"{manifest}: the frontmatter needs a `{member}`")
-    if not NAME.fullmatch(read["name"]):
-        raise ValueError(f"{manifest}: a name is 1 to 64 of a-z, 0-9 and single hyphens between")
-    return read
-
-
-def _not_json(value: Any, place: str) -> Iterator[str]:
-    if isinstance(value, dict):
-        for key, inner in value.items():
-            if not isinstance(key, str):
-                yield f"{place}: the key {key!r} is not text"
-            yield from _not_json(inner, f"{place}.{key}")
-    elif isinstance(value, list):
-        for at, inner in enumerate(value):
-            yield from _not_json(inner, f"{place}[{at}]")
-    elif isinstance(value, float) and not math.isfinite(value):
-        yield f"{place}: {value} is no JSON number"
-    elif not isinstance(value, str | int | float | bool | None):
-        yield f"{place}: a {type(value).__name__} is no JSON value"
-
-
-class _Loader(yaml.SafeLoader):
-    """YAML's JSON part: a date stays the text that the author wrote."""
-
-
-_Loader.yaml_implicit_resolvers = {
-    first: [(tag, pattern) for tag, pattern in rules if tag != "tag:yaml.org,2002:timestamp"]
-    for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
-}

@@ -1,5 +1,6 @@
 """Retry keys in SQL."""
 
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -7,7 +8,7 @@ from sqlalchemy import Double, LargeBinary, bindparam, delete, select, update
 
 from gatepost.stores.api import Claim, StoreUnavailable
 from gatepost.stores.sql.database import Database
-from gatepost.stores.sql.tables import CLAIMS, INSERTS
+from gatepost.stores.sql.tables import CLAIMS, insert_into
 
 ATTEMPTS = 10
 """How often a claim may slip away between being met and being read."""
@@ -29,17 +30,15 @@ _TAKE_OVER = update(CLAIMS).where(
 )
 
 
+@cache
 def _begin(dialect: str) -> Any:
     # One statement, so that the database decides who is first.
-    insert = INSERTS[dialect](CLAIMS)
+    insert = insert_into(CLAIMS, dialect)
     return insert.on_conflict_do_update(
         index_elements=[CLAIMS.c.tenant, CLAIMS.c.key],
         set_={name: insert.excluded[name] for name in Claim.__struct_fields__ if name != "key"},
         where=CLAIMS.c.expires_at <= bindparam("now", type_=Double),
     )
-
-
-_BEGIN = {dialect: _begin(dialect) for dialect in INSERTS}
 
 
 class SqlClaims:
@@ -52,7 +51,7 @@ class SqlClaims:
 
     async def begin(self, claim: Claim, *, now: float) -> Claim | None:
         """See `Claims`."""
-        statement = _BEGIN[self._database.dialect]
+        statement = _begin(self._database.dialect)
         values = {"tenant": self._tenant, **msgspec.structs.asdict(claim), "now": now}
         for _ in range(ATTEMPTS):
             if await self._database.change(statement, values):

@@ -1,5 +1,6 @@
 """What sessions of older revisions remember, in SQL."""
 
+from functools import cache
 from typing import Any
 
 import msgspec
@@ -7,7 +8,7 @@ from sqlalchemy import Integer, bindparam, select, update
 
 from gatepost.stores.api import SessionRecord
 from gatepost.stores.sql.database import Database
-from gatepost.stores.sql.tables import INSERTS, SESSIONS
+from gatepost.stores.sql.tables import SESSIONS, insert_into
 
 FRESH = SessionRecord()
 
@@ -17,12 +18,13 @@ _GET = select(*_FIELDS).where(*_THIS)
 _REPLACE = update(SESSIONS).where(
     *_THIS, SESSIONS.c.revision == bindparam("its_revision", type_=Integer)
 )
-_FIRST = {
-    dialect: insert(SESSIONS).on_conflict_do_nothing(
-        index_elements=[SESSIONS.c.tenant, SESSIONS.c.key]
-    )
-    for dialect, insert in INSERTS.items()
-}
+
+
+@cache
+def _first(dialect: str) -> Any:
+    key = [SESSIONS.c.tenant, SESSIONS.c.key]
+    return insert_into(SESSIONS, dialect).on_conflict_do_nothing(index_elements=key)
+
 
 _encode = msgspec.json.encode
 _decode = msgspec.json.Decoder(tuple[str, ...]).decode
@@ -54,6 +56,6 @@ class SqlSessions:
         }
         if record.revision == 0:
             first = {"tenant": self._tenant, "key": key, **values}
-            return await self._database.change(_FIRST[self._database.dialect], first) == 1
+            return await self._database.change(_first(self._database.dialect), first) == 1
         which = {"its_tenant": self._tenant, "its_key": key, "its_revision": record.revision}
         return await self._database.change(_REPLACE, {**values, **which}) == 1
