@@ -93,4 +93,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    # What is logged is none of its answers.
+    configure(level="info", form="console")
     asyncio.run(main())
