@@ -49,12 +49,8 @@ def anyio_backend() -> str:
 @pytest.fixture(scope="session")
 def postgres_server() -> Iterator[Postgres]:
     """One PostgreSQL for the whole run; a test takes a database of it."""
-    server = Postgres()
-    try:
-        server.start()
+    with Postgres.running() as server:
         yield server
-    finally:
-        server.remove()
 
 
 @pytest.fixture
@@ -82,12 +78,8 @@ def migrated_postgres(postgres_server: Postgres, postgres_template: str) -> Iter
 @pytest.fixture(scope="session")
 def valkey_server() -> Iterator[Valkey]:
     """One Valkey for the whole run; a test takes a database of it."""
-    server = Valkey()
-    try:
-        server.start()
+    with Valkey.running() as server:
         yield server
-    finally:
-        server.remove()
 
 
 @pytest.fixture

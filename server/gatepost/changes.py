@@ -91,7 +91,7 @@ class Feed:
         del self._crowds[tenant]
         if crowd.following is not None:
             # Whoever hangs up must not wait for the relay to agree.
-            closing = asyncio.get_running_loop().create_task(_close(crowd.following))
+            closing = asyncio.get_running_loop().create_task(crowd.following.aclose())
             self._closing.add(closing)
             closing.add_done_callback(self._closing.discard)
 
@@ -101,10 +101,6 @@ class Feed:
             for interest in tuple(crowd.members):
                 interest.end()
         await asyncio.gather(*self._closing)
-
-
-async def _close(following: Following) -> None:
-    await following.aclose()
 
 
 class Crowd:

@@ -28,7 +28,7 @@ from gatepost.telemetry.access import AccessLog
 from gatepost.tools.api import Call, CallContext
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner, Stage
-from gatepost.workspace import Workspaces
+from gatepost.workspace import Quota, Workspaces
 from gatepost_authz.config import TENANT
 from gatepost_authz.decisions import Decisions
 from gatepost_authz.fetch import Fetcher
@@ -82,7 +82,10 @@ class Services:
         self.keys = Keys(self.fetcher)
         self.decisions = Decisions()
         self.keyring = keyring
-        self.workspaces = Workspaces(Path(config.workspace.root))
+        self.workspaces = Workspaces(
+            Path(config.workspace.root),
+            quota=Quota(config.workspace.quota_bytes, config.workspace.quota_files),
+        )
         self.buckets = Buckets()
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(config.log.format, enabled=config.log.level in {"debug", "info"})

@@ -97,6 +97,10 @@ class WorkspaceSettings(Settings, frozen=True, kw_only=True):
 
     root: str = "workspaces"
     """The folder that holds one folder per tenant."""
+    quota_bytes: int = 1_000_000_000
+    """What the files of one tenant may weigh together; tools may delete where it is used up."""
+    quota_files: int = 100_000
+    """How many files and folders one tenant may have."""
 
 
 class ToolsSettings(Settings, frozen=True, kw_only=True):

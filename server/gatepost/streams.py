@@ -15,7 +15,7 @@ WOKEN_AT_ONCE = 32
 """Streams that speak before other requests get their turn: about a millisecond."""
 
 
-class Held(Protocol):
+class OpenStream(Protocol):
     """One open stream."""
 
     caller: TenantContext
@@ -61,22 +61,24 @@ class Streams:
         self.most = most
         self.most_per_caller = most_per_caller
         self._clock = clock
-        self._held: dict[Held, set[Held]] = {}
+        self._held: dict[OpenStream, set[OpenStream]] = {}
         self._of_caller: Counter[tuple[str, str, str, str]] = Counter()
-        self._ring: list[set[Held]] = [set() for _ in range(int(BEAT_EVERY_S * BEATS_A_SECOND))]
+        self._ring: list[set[OpenStream]] = [
+            set() for _ in range(int(BEAT_EVERY_S * BEATS_A_SECOND))
+        ]
         self._next = 0
         self._turn = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
-        self._to_wake: OrderedDict[Held, None] = OrderedDict()
+        self._to_wake: OrderedDict[OpenStream, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._held)
 
-    def __iter__(self) -> Iterator[Held]:
+    def __iter__(self) -> Iterator[OpenStream]:
         return iter(tuple(self._held))
 
-    def enter(self, stream: Held) -> None:
+    def enter(self, stream: OpenStream) -> None:
         """Hold a stream, a second time nothing; raises TooMany or Closing."""
         if self._closing:
             raise Closing
@@ -93,7 +95,7 @@ class Streams:
         if self._timer is None:
             self._wait()
 
-    def leave(self, stream: Held) -> None:
+    def leave(self, stream: OpenStream) -> None:
         """Let go of a stream; a second time does nothing."""
         place = self._held.pop(stream, None)
         if place is None:
@@ -108,7 +110,7 @@ class Streams:
             self._timer.cancel()
             self._timer = None
 
-    def wake(self, stream: Held) -> None:
+    def wake(self, stream: OpenStream) -> None:
         """Wake a stream soon: one change may be news to ten thousand, and calls go on meanwhile."""
         if not self._to_wake:
             asyncio.get_running_loop().call_soon(self._wake_some)

@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.mcp.resumption import OVER_S, Archive, Journal
+from gatepost.mcp.journal import OVER_S, Archive, Journal
 from gatepost.mcp.room import CHANGES_IN_A_ROW, CHANGES_PER_S, NEW_AT_ONCE, NEW_PER_S
 from gatepost.mcp.watching import MOST_WATCHED_CHARACTERS
 from gatepost.stores.api import StoreUnavailable

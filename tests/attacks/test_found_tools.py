@@ -177,3 +177,57 @@ async def test_odd_documents_prompts_and_suggestions_fail_alone() -> None:
 async def test_a_failure_with_no_text_is_a_failed_call() -> None:
     """As an Outcome may hold any."""
     await everywhere(lambda: Outcome(failure=Failure("conflict", HALF)))
+
+
+async def test_a_tool_that_reports_each_row_lets_others_have_their_turn() -> None:
+    """Most of its reports go nowhere, and are still a place where it waits."""
+    pack = Pack("busy")
+    turns = 0
+
+    @pack.tool()
+    async def rows(ctx: CallContext) -> int:
+        """Report each of many rows."""
+        before = turns
+        for row in range(2000):
+            await ctx.progress(row)
+            await ctx.log("error", row)
+        return turns - before
+
+    async def others() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    other = asyncio.create_task(others())
+    answer = await Client(pack.tools.values()).ask(
+        "tools/call",
+        {"name": "rows", "arguments": {}},
+        meta={"progressToken": 1, "io.modelcontextprotocol/logLevel": "error"},
+        accept="text/event-stream",
+    )
+    other.cancel()
+
+    assert int(answer.events[-1]["result"]["content"][0]["text"]) > 2000
+
+
+async def test_a_report_that_cannot_be_told_fails_its_tool() -> None:
+    """Also one that would have gone out later, when the answer is already there."""
+    pack = Pack("odd")
+
+    @pack.tool()
+    async def rows(ctx: CallContext) -> str:
+        """Report each of many rows, in odd words."""
+        for row in range(100):
+            await ctx.progress(row, message=HALF if row == 99 else "row")
+        return "done"
+
+    answer = await Client(pack.tools.values()).ask(
+        "tools/call",
+        {"name": "rows", "arguments": {}},
+        meta={"progressToken": 1},
+        accept="text/event-stream",
+    )
+
+    assert answer.events[-1]["id"] == 7
+    assert answer.events[-1]["result"]["isError"] is True

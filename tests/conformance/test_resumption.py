@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from gatepost import CallContext, Pack
-from gatepost.mcp import interaction, resumption
+from gatepost.mcp import interaction, journal
 from gatepost.stores.api import StoreUnavailable
 from tests.support.events import House, Live
 from tests.support.mcp import a_caller
@@ -232,8 +232,8 @@ async def test_s_12_event_ids_open_nothing_for_anybody_else(house: House) -> Non
 @pytest.mark.requirement("S-12")
 async def test_s_12_what_is_kept_is_bounded(house: House, monkeypatch: pytest.MonkeyPatch) -> None:
     """The newest events stay; an answer too large to keep says so to who comes back."""
-    monkeypatch.setattr(resumption, "MOST_EVENTS", 10)
-    monkeypatch.setattr(resumption, "MOST_BYTES", 2000)
+    monkeypatch.setattr(journal, "MOST_EVENTS", 10)
+    monkeypatch.setattr(journal, "MOST_BYTES", 2000)
     monkeypatch.setattr(interaction, "REPORTS_AT_ONCE", 50)
     live = house.call(house.one, "chatter", reports=50, size=3000)
     ids = [(await live.event())[0] for _ in range(50)]

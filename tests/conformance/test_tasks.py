@@ -282,7 +282,7 @@ ENDS = [
     ("failure", "completed", None),
     ("crash", "completed", None),
     ("exit", "completed", None),
-    ("no-json", "failed", -32603),
+    ("no-json", "completed", None),
     ("protocol", "failed", -32602),
     ("scope", "failed", -31002),
     ("limit", "failed", -32000),

@@ -57,20 +57,12 @@ async def relay(relay_url: str) -> AsyncIterator[Relay]:
 @pytest.fixture
 def own_postgres() -> Iterator[Postgres]:
     """A server that this test may stop."""
-    server = Postgres()
-    try:
-        server.start()
+    with Postgres.running() as server:
         yield server
-    finally:
-        server.remove()
 
 
 @pytest.fixture
 def own_valkey() -> Iterator[Valkey]:
     """A server that this test may stop."""
-    server = Valkey()
-    try:
-        server.start()
+    with Valkey.running() as server:
         yield server
-    finally:
-        server.remove()

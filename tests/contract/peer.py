@@ -15,6 +15,7 @@ import msgspec
 
 from gatepost.stores.api import Records
 from gatepost.stores.backends import open_records
+from gatepost.telemetry.logs import configure
 from tests.contract.samples import claim, task
 
 FOREVER = 1e9
@@ -79,6 +80,8 @@ JOBS: dict[str, Callable[..., Awaitable[Any]]] = {
 
 async def main() -> None:
     """Do what is asked until the input ends."""
+    # Its standard output is for answers alone.
+    configure(level="info", form="json")
     opened: dict[str, Records] = {}
     while line := await asyncio.to_thread(sys.stdin.readline):
         url, name, *arguments = json.loads(line)
@@ -90,4 +93,6 @@ async def main() -> None:
 
 
 if __name__ == "__main__":
+    # What is logged is none of its answers.
+    configure(level="info", form="console")
     asyncio.run(main())

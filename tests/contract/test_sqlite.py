@@ -1,7 +1,10 @@
 """The SQLite file: durable or refused, this user's alone, and told when it cannot be used."""
 
+import resource
+import signal
 import sqlite3
 import stat
+import sys
 from pathlib import Path
 
 import pytest
@@ -11,6 +14,7 @@ from gatepost.stores.api import StoreRefused, StoreUnavailable
 from gatepost.stores.sql import database, sqlite
 from gatepost.stores.sql.records import SqlRecords, opened
 from tests.contract.samples import claim, task
+from tests.support.process import Process, python_environment
 
 
 async def pragma(records: SqlRecords, name: str) -> object:
@@ -95,4 +99,75 @@ async def test_a_locked_file_is_an_outage_and_not_the_end(
     other.execute("ROLLBACK")
     other.close()
     assert await claims.begin(claim(), now=0.0) is None
+    await records.aclose()
+
+
+@pytest.mark.parametrize("again", [False, True], ids=["pooled", "new connection"])
+async def test_a_file_that_is_gone_keeps_nothing(tmp_path: Path, again: bool) -> None:
+    """SQLite would acknowledge on in the removed file, or make an empty one; back, it serves."""
+    path, aside = tmp_path / "records.db", tmp_path / "aside.db"
+    records = await opened(f"sqlite:///{path}")
+    if again:
+        await records.database.engine.dispose()
+    path.rename(aside)
+
+    for replaced in (False, True):
+        if replaced:
+            path.touch()
+        with pytest.raises(StoreUnavailable, match="gone or another"):
+            await records.of("acme").claims.begin(claim(), now=0.0)
+        with pytest.raises(StoreUnavailable):
+            await records.ping()
+        assert path.exists() is replaced
+
+    aside.rename(path)
+    assert await records.of("acme").claims.begin(claim(), now=0.0) is None
+    await records.aclose()
+
+
+async def test_what_a_killed_process_left_is_taken_up(tmp_path: Path) -> None:
+    """Its write-ahead log holds what it acknowledged."""
+    url = f"sqlite:///{tmp_path}/records.db"
+    script = (
+        "import asyncio, os, sys\n"
+        "from gatepost.stores.sql.records import opened\n"
+        "from tests.contract.samples import claim\n"
+        "async def main():\n"
+        "    records = await opened(sys.argv[1])\n"
+        "    assert await records.of('acme').claims.begin(claim(), now=0.0) is None\n"
+        "    os._exit(9)\n"
+        "asyncio.run(main())\n"
+    )
+    killed = Process([sys.executable, "-c", script, url], env=python_environment())
+    try:
+        assert killed.process.wait(30) == 9, killed.output
+    finally:
+        killed.kill()
+    assert (tmp_path / "records.db-wal").stat().st_size > 0
+
+    records = await opened(url)
+    assert await records.of("acme").claims.get(claim().key) == claim()
+    await records.aclose()
+
+
+async def test_a_disk_that_is_full_is_told_and_survived(tmp_path: Path) -> None:
+    """Nothing is half kept, reads are served, and with room again so are writes."""
+    records = await opened(f"sqlite:///{tmp_path}/records.db")
+    claims, full = records.of("acme").claims, b"x" * 4_000_000
+    assert await claims.begin(claim(key=b"1"), now=0.0) is None
+    await records.database.engine.dispose()
+    before = resource.getrlimit(resource.RLIMIT_FSIZE)
+    ignored = signal.signal(signal.SIGXFSZ, signal.SIG_IGN)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (200_000, before[1]))
+    try:
+        with pytest.raises(StoreUnavailable) as told:
+            await claims.finish(b"1", claim().holder, full, 9e9)
+        kept = await claims.get(b"1")
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, before)
+        signal.signal(signal.SIGXFSZ, ignored)
+
+    assert "SQLITE_" in str(told.value)
+    assert kept == claim(key=b"1")
+    assert await claims.finish(b"1", claim().holder, full, 9e9)
     await records.aclose()

@@ -294,10 +294,15 @@ async def test_an_answer_too_large_to_keep_is_not_made_twice() -> None:
     assert house.effects == {"a": 1}
 
 
-async def test_an_answer_that_is_no_json_is_the_tools_mistake() -> None:
+@pytest.mark.parametrize(
+    "content",
+    [({"type": "text", "text": object()},), ({"type": "text", "text": "\ud800"},), ("no block",)],
+    ids=["object", "surrogate", "no_block"],
+)
+async def test_an_answer_that_is_no_json_is_the_tools_mistake(content: Any) -> None:
     """Both get the same failure, and the tool does not run again."""
     house = House()
-    house.answers = Outcome(({"type": "text", "text": object()},))
+    house.answers = Outcome(content)
     with capture_logs():
         first = await house.replica().call()
     again = await house.replica().call()

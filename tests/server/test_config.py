@@ -104,6 +104,20 @@ CASES = [
     ),
     Case(
         "[tools]",
+        "[workspace]\nquota_bytes = 0\n[tools]",
+        "config.E050",
+        "workspace.quota_bytes",
+        "above 0",
+    ),
+    Case(
+        "[tools]",
+        "[workspace]\nquota_files = -1\n[tools]",
+        "config.E050",
+        "workspace.quota_files",
+        "above 0",
+    ),
+    Case(
+        "[tools]",
         "[network]\nca_bundle = 'bad.py'\n[tools]",
         "config.E022",
         "network.ca_bundle",

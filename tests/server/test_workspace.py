@@ -1,6 +1,8 @@
 """A tenant's directory has no way out."""
 
 import os
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -8,7 +10,16 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from gatepost.tools.api import ToolFailure
-from gatepost.workspace import TenantWorkspace, Workspaces, parts_of
+from gatepost.workspace import (
+    Kernel,
+    Resolver,
+    TenantWorkspace,
+    Walk,
+    Workspaces,
+    kernel_resolves,
+    parts_of,
+    resolver_of,
+)
 
 
 @pytest.fixture
@@ -16,9 +27,12 @@ def root(tmp_path: Path) -> Path:
     return tmp_path / "workspaces"
 
 
-@pytest.fixture
-def workspaces(root: Path) -> Workspaces:
-    made = Workspaces(root)
+@pytest.fixture(params=["kernel", "walk"])
+def workspaces(root: Path, request: pytest.FixtureRequest) -> Iterator[Workspaces]:
+    """By either way of opening what a path names; both keep the same promises."""
+    if request.param == "kernel" and not kernel_resolves():
+        pytest.skip("this kernel has no openat2")
+    made = Workspaces(root, resolver=resolver_of(request.param))
     yield made
     made.close()
 
@@ -70,6 +84,8 @@ BAD_PATHS = [
     "ü" * 128,
     "/".join("a" * 40),
     "a/" * 3000 + "a",
+    ".0123456789abcdef.partial",
+    "a/.0123456789ABCDEF.PARTIAL/b",
 ]
 
 
@@ -186,3 +202,126 @@ async def test_listing_follows_no_link_and_names_only_what_can_be_read(
     os.mkfifo(home / "pipe")
 
     assert [file.path for file in await acme.files(limit=10)] == ["kept.txt"]
+
+
+async def test_a_deep_path_is_opened_in_pieces(acme: TenantWorkspace) -> None:
+    """The longest path there may be is longer than what one system call takes."""
+    names = ["n" * 127] * 31 + ["m" * 128]
+    path = "/".join(names)
+    assert len(path) == 4096
+    await acme.write(path, b"deep")
+
+    assert await acme.read(path, limit=10) == b"deep"
+    assert (await acme.stat("/".join(names[:20]))).type == "folder"
+    assert await acme.delete(names[0], recursive=True)
+    assert (await acme.entries(limit=10)).items == []
+
+
+async def test_a_file_grows_and_keeps_what_it_was(acme: TenantWorkspace, root: Path) -> None:
+    """Appending makes or lengthens it; what could be run still can."""
+    assert await acme.append("a/log", b"12") == 2
+    (root / "acme/a/log").chmod(0o755)
+    assert await acme.append("a/log", b"345") == 5
+
+    head = await acme.head("a/log", limit=3)
+    assert (head.data, head.size) == (b"123", 5)
+    assert (root / "acme/a/log").stat().st_mode & 0o777 == 0o700
+    with pytest.raises(ToolFailure):
+        await acme.append("no/log", b"", mkdirs=False)
+
+
+async def test_what_is_deleted_is_gone_as_a_whole(acme: TenantWorkspace, root: Path) -> None:
+    """Whatever it is and however deep; what links name stays."""
+    outside = root / "outside"
+    outside.mkdir()
+    (outside / "kept").write_bytes(b"x")
+    await acme.make_folder("top")
+    inner = root / "acme/top"
+    for _ in range(200):
+        inner /= "d"
+        inner.mkdir()
+        (inner / "f").write_bytes(b"x")
+    (inner / "link").symlink_to(outside)
+    os.mkfifo(inner / "pipe")
+    before = await acme.usage()
+
+    assert await acme.delete("top", recursive=True) is True
+    assert await acme.delete("top") is False
+    assert os.listdir(root / "acme") == []
+    assert os.listdir(outside) == ["kept"]
+    assert (before.bytes, before.files) == (200, 403)
+    assert (await acme.usage()).files == 0
+
+
+async def test_a_list_is_the_same_each_time_and_bounded(acme: TenantWorkspace) -> None:
+    """All of a folder before what is deeper; never more than asked for, and it says so."""
+    for path in ("b/x", "a/y/z", "c"):
+        await acme.write(path, b"1")
+
+    whole = await acme.entries(recursive=True, limit=10)
+    some = await acme.entries(recursive=True, limit=3)
+
+    assert [item.path for item in whole.items] == ["a", "a/y", "a/y/z", "b", "b/x", "c"]
+    assert not whole.cut
+    assert [item.path for item in some.items] == ["a", "b", "c"]
+    assert some.cut
+    assert [item.path for item in (await acme.entries("a/", limit=1)).items] == ["a/y"]
+
+
+async def test_a_pack_keeps_its_own_beside_the_workspace(
+    workspaces: Workspaces, root: Path
+) -> None:
+    """No path of the workspace leads there, and each tenant has its own."""
+    acme, globex = workspaces.of("acme"), workspaces.of("globex")
+    await acme.area("memory").write("a", b"ours")
+    await globex.area("memory").write("a", b"theirs")
+
+    assert await acme.area("memory").read("a", limit=10) == b"ours"
+    assert (await acme.entries(recursive=True, limit=10)).items == []
+    for name in ("", "..", "a/b", "Memory", ".usage"):
+        with pytest.raises(ValueError, match="no name of an area"):
+            acme.area(name)
+    with pytest.raises(ToolFailure) as missing:
+        await acme.area("memory").read("b", limit=10)
+    assert missing.value.failure.message == "b does not exist."
+
+
+@pytest.mark.skipif(not kernel_resolves(), reason="this kernel has no openat2")
+@given(st.lists(st.sampled_from(["a", "b", "link", "file", "loop", "no"]), max_size=20))
+def test_both_ways_open_the_same(parts: list[str]) -> None:
+    """Whatever the names: the same file, or an error from both."""
+    with tempfile.TemporaryDirectory() as folder:
+        top = Path(folder)
+        (top / "a/b/a").mkdir(parents=True)
+        (top / "a/file").write_bytes(b"x")
+        (top / "a/link").symlink_to("b")
+        (top / "link").symlink_to("/")
+        (top / "loop").symlink_to("loop")
+        found = [opened(resolver, top, parts) for resolver in (Kernel(), Walk())]
+
+    assert found[0] == found[1]
+
+
+def opened(resolver: Resolver, top: Path, parts: list[str]) -> int | None:
+    """The number of the file that is opened."""
+    root = os.open(top, os.O_RDONLY)
+    try:
+        handle = resolver.open(root, parts, os.O_RDONLY)
+    except OSError:
+        return None
+    else:
+        number = os.fstat(handle).st_ino
+        os.close(handle)
+        return number
+    finally:
+        os.close(root)
+
+
+def test_no_handle_is_left_open(root: Path) -> None:
+    """Neither when a path is found nor when it is not."""
+    (root / "a/b").mkdir(parents=True)
+    for resolver in (resolver_of("walk"), resolver_of()):
+        handles = len(os.listdir("/dev/fd"))
+        for parts in (["a"], ["a", "b"], ["a", "no", "b"], ["no"], ["a"] * 40, []):
+            opened(resolver, root, parts)
+        assert len(os.listdir("/dev/fd")) == handles

@@ -60,6 +60,17 @@ class Postgres:
         )
         self._process.wait_for("ready to accept connections")
 
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls) -> Iterator["Postgres"]:
+        """A server for the time of a block; nothing of it is left behind."""
+        server = cls()
+        try:
+            server.start()
+            yield server
+        finally:
+            server.remove()
+
     def stop(self) -> None:
         """End the server; its databases stay for the next start."""
         assert self._process is not None

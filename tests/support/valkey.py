@@ -1,7 +1,9 @@
 """A real Valkey for the tests, out of a wheel: one server, a numbered database for each test."""
 
+import contextlib
 import shutil
 import tempfile
+from collections.abc import Iterator
 from importlib.util import find_spec
 from itertools import count
 from pathlib import Path
@@ -36,6 +38,17 @@ class Valkey:
         options = [part for name, value in settings.items() for part in (f"--{name}", str(value))]
         self._process = Process([str(_program()), *options], env={})
         self._process.wait_for("Ready to accept connections")
+
+    @classmethod
+    @contextlib.contextmanager
+    def running(cls) -> Iterator["Valkey"]:
+        """A server for the time of a block; nothing of it is left behind."""
+        server = cls()
+        try:
+            server.start()
+            yield server
+        finally:
+            server.remove()
 
     def stop(self) -> None:
         """End the server at once, as a crash would."""

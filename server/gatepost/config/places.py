@@ -9,6 +9,9 @@ from urllib.parse import urlsplit
 from gatepost.settings import Config
 from gatepost_authz.config import Problem
 
+UNCOUNTED = 10**18
+"""More than any count of a workspace can say."""
+
 
 def problems(config: Config) -> Iterator[Problem]:
     """What would fail only when it is first used, or with a traceback at the start."""
@@ -19,6 +22,18 @@ def problems(config: Config) -> Iterator[Problem]:
             "name a folder that the server may write to",
             setting="workspace.root",
         )
+    quotas = {
+        "workspace.quota_bytes": config.workspace.quota_bytes,
+        "workspace.quota_files": config.workspace.quota_files,
+    }
+    for setting, quota in quotas.items():
+        if not 0 < quota < UNCOUNTED:
+            yield Problem(
+                "config.E050",
+                f"`{setting}` is {quota}, which is no amount of files to keep",
+                "write a number above 0; leave it out for the default",
+                setting=setting,
+            )
     if config.network.ca_bundle and not _holds_certificates(config.network.ca_bundle):
         yield Problem(
             "config.E022",

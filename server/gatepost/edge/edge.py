@@ -42,7 +42,10 @@ OUTAGE = Refusal(
     ((b"retry-after", b"5"),),
 )
 STOPPING = Refusal(
-    503, "unavailable", "The server is stopping. Call again.", ((b"retry-after", b"1"),)
+    503,
+    "unavailable",
+    "The server is stopping; whether the request took effect is unknown.",
+    ((b"retry-after", b"1"),),
 )
 
 _encode = msgspec.json.encode

@@ -21,7 +21,7 @@ from gatepost.stores.api import Claim, Claims, StoreUnavailable, TenantRelay
 from gatepost.tools.api import Call, CallContext, FailureKind, Outcome, Tool
 from gatepost.tools.attend import HUNG_UP
 from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
-from gatepost.tools.fit import fit
+from gatepost.tools.fit import UNENCODABLE, fit
 from gatepost.tools.runner import Next, outcome_of
 from gatepost_authz.errors import AuthError
 
@@ -41,7 +41,6 @@ INVITING: frozenset[FailureKind] = frozenset({"rate_limit", "upstream_unavailabl
 # A tool raises these to be called again: with answers, by an abler client, with more permissions;
 # the last comes from before the tool.
 NOT_AN_OUTCOME = (InputNeeded, MissingCapability, AuthError, Unaccepted)
-UNENCODABLE = (TypeError, ValueError, RecursionError)
 
 
 class Work(msgspec.Struct, frozen=True):

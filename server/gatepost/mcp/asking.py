@@ -5,12 +5,13 @@ from typing import Any
 
 from gatepost.mcp.era import MODERN
 from gatepost.tools.client import FORMS, InputRequest, MissingCapability
+from gatepost.tools.sampling import blocks
 
 WITH_URLS = "2025-11-25"
 """Pages to visit, defaults of every kind, titled choices and tools of samplings came with it."""
 WITHOUT_ELICITATION = "2025-03-26"
 
-Params = dict[str, Any]
+Shown = dict[str, Any]
 
 # What 2025-06-18 knows about each type of field (its PrimitiveSchemaDefinition).
 OLD_FIELDS: Mapping[str, set[str]] = {
@@ -24,7 +25,7 @@ OLD_FIELDS: Mapping[str, set[str]] = {
 }
 
 
-def projected(request: InputRequest, revision: str, *, elicitation_id: str = "") -> Params:
+def projected(request: InputRequest, revision: str, *, elicitation_id: str = "") -> Shown:
     """
     The parameters of *request* in the words of *revision* (E-01 to E-05, SA-01).
 
@@ -39,7 +40,7 @@ def projected(request: InputRequest, revision: str, *, elicitation_id: str = "")
     return params
 
 
-def _elicitation(params: Params, revision: str, elicitation_id: str) -> Params:
+def _elicitation(params: Shown, revision: str, elicitation_id: str) -> Shown:
     if revision == WITHOUT_ELICITATION:
         raise MissingCapability({"elicitation": {}})
     if params.get("mode") == "url":
@@ -56,7 +57,7 @@ def _elicitation(params: Params, revision: str, elicitation_id: str) -> Params:
     }
 
 
-def _old_form(schema: Mapping[str, Any]) -> Params:
+def _old_form(schema: Mapping[str, Any]) -> Shown:
     required = schema.get("required", ())
     fields = {}
     for name, field in schema["properties"].items():
@@ -67,13 +68,13 @@ def _old_form(schema: Mapping[str, Any]) -> Params:
             raise MissingCapability({"elicitation": FORMS})
     if not fields:
         raise MissingCapability({"elicitation": FORMS})
-    shown: Params = {"type": "object", "properties": fields}
+    shown: Shown = {"type": "object", "properties": fields}
     if required:
         shown["required"] = list(required)
     return shown
 
 
-def _old_field(field: Mapping[str, Any]) -> Params:
+def _old_field(field: Mapping[str, Any]) -> Shown:
     shown = dict(field)
     if titled := shown.get("oneOf"):
         shown["enum"] = [choice["const"] for choice in titled]
@@ -82,7 +83,7 @@ def _old_field(field: Mapping[str, Any]) -> Params:
     return {word: value for word, value in shown.items() if word in known}
 
 
-def _sampling(params: Params, revision: str) -> Params:
+def _sampling(params: Shown, revision: str) -> Shown:
     if revision in (MODERN, WITH_URLS):
         return params
     if params.get("tools"):
@@ -91,8 +92,6 @@ def _sampling(params: Params, revision: str) -> Params:
         # One block a message, before there were lists of them.
         {**message, "content": block}
         for message in params["messages"]
-        for block in (
-            message["content"] if isinstance(message["content"], list) else [message["content"]]
-        )
+        for block in blocks(message["content"])
     ]
     return params

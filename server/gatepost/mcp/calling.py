@@ -6,7 +6,7 @@ from msgspec import UNSET
 
 from gatepost.mcp import tasks
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
-from gatepost.mcp.params import Params
+from gatepost.mcp.params import Params, arguments_in, name_in
 from gatepost.mcp.project import call_result
 from gatepost.mcp.server import Ask, Server
 from gatepost.stores.api import TaskRecord
@@ -20,8 +20,8 @@ async def call_tool(server: Server, ask: Ask) -> bytes:
     """`tools/call`; AuthError from the runner is the endpoint's to answer."""
     call = Call(
         caller=ask.caller,
-        name=tool_name(ask.params),
-        arguments=tool_arguments(ask.params),
+        name=name_in(ask.params),
+        arguments=arguments_in(ask.params),
         request_id=ask.request_id,
         client=ask.client,
         retry=ask.retry,
@@ -41,23 +41,6 @@ async def call_tool(server: Server, ask: Ask) -> bytes:
         # Before 2026-07-28 there is no error for it, and a model can tell its user.
         outcome = Outcome(failure=Failure("denied", f"This tool {missing}."))
     return call_result(outcome, ask.revision, server.tail)
-
-
-def tool_name(params: Params) -> str:
-    """The tool a call names; raises Refused."""
-    if params.name is UNSET:
-        raise Refused(INVALID_PARAMS, "params.name is required")
-    return params.name
-
-
-def tool_arguments(params: Params) -> bytes:
-    """The arguments of a call as JSON of an object; raises Refused."""
-    raw = b"{}" if params.arguments is UNSET else bytes(params.arguments)
-    if raw[:1] == b"{":
-        return raw
-    if raw == b"null":
-        return b"{}"
-    raise Refused(INVALID_PARAMS, "params.arguments must be an object")
 
 
 def retry_key(headers: Mapping[bytes, bytes], params: Params) -> Retry | None:

@@ -5,10 +5,9 @@ from typing import Any, Literal
 import msgspec
 from msgspec import UNSET
 
-from gatepost.mcp.era import MODERN
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
 from gatepost.mcp.params import decode_as
-from gatepost.mcp.project import failed
+from gatepost.mcp.project import completed, failed
 from gatepost.mcp.server import Ask, Server
 from gatepost.tools.api import Call
 from gatepost.tools.completion import Question
@@ -65,9 +64,7 @@ async def complete(server: Server, ask: Ask) -> bytes:
     if outcome.failure is not None:
         raise failed(outcome.failure)
     body = b'"completion":' + _encode(outcome.structured)
-    if ask.revision != MODERN:
-        return b"{" + body + b"}"
-    return b'{"resultType":"complete",' + body + server.tail + b"}"
+    return completed(body, ask.revision, server.tail)
 
 
 def unknown_reference() -> Refused:

@@ -4,12 +4,12 @@ from collections.abc import Mapping
 from typing import Any
 
 import msgspec
-from msgspec import UNSET
 
 from gatepost.mcp.definition import known
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, RESOURCE_NOT_FOUND, Refused
-from gatepost.mcp.project import failed, rate_limited
+from gatepost.mcp.params import uri_in
+from gatepost.mcp.project import completed, failed, rate_limited
 from gatepost.mcp.roundtrips import is_retry
 from gatepost.mcp.server import Ask, Server
 from gatepost.tools.api import Call
@@ -45,9 +45,7 @@ async def list_templates(server: Server, ask: Ask) -> bytes:
 
 async def read_document(server: Server, ask: Ask) -> bytes:
     """`resources/read`."""
-    uri = ask.params.uri
-    if uri is UNSET:
-        raise Refused(INVALID_PARAMS, "params.uri is required")
+    uri = uri_in(ask.params)
     call = Call(
         caller=ask.caller,
         name=uri,
@@ -65,10 +63,7 @@ async def read_document(server: Server, ask: Ask) -> bytes:
             raise unknown_document(uri, ask.revision)
         raise failed(outcome.failure, uri=uri)
     body = b'"contents":' + _encode(outcome.content)
-    if ask.revision != MODERN:
-        return b"{" + body + b"}"
-    hints = b',"ttlMs":%d,"cacheScope":"private"' % _ttl_ms(server, ask, uri)
-    return b'{"resultType":"complete",' + body + hints + server.tail + b"}"
+    return completed(body, ask.revision, server.tail, ttl_ms=_ttl_ms(server, ask, uri))
 
 
 def unknown_document(uri: str, revision: str) -> Refused:

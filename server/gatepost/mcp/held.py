@@ -120,7 +120,7 @@ class Held(Line):
         """See `Line`."""
         if self._following is not None:
             # Whoever hangs up must not wait for the relay to agree.
-            task = asyncio.get_running_loop().create_task(_close(self._following))
+            task = asyncio.get_running_loop().create_task(self._following.aclose())
             self._tasks.add(task)
             task.add_done_callback(self._tasks.discard)
             self._following = None
@@ -129,7 +129,3 @@ class Held(Line):
         """Give up before anything was sent."""
         self._streams.leave(self)
         self.release()
-
-
-async def _close(following: Following) -> None:
-    await following.aclose()

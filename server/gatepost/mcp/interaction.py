@@ -91,6 +91,8 @@ class Audience:
         if total is not None and math.isfinite(total):
             params["total"] = total
         if message is not None:
+            # Now, so that half a surrogate pair is its tool's failure, and not that of its answer.
+            message.encode()
             params["message"] = message
         if not self._reports.take():
             self._late = params
@@ -98,6 +100,8 @@ class Audience:
                 self._later = asyncio.create_task(self._catch_up())
                 # A store that is away shows in the tool's next word; here it has nobody to tell.
                 self._later.add_done_callback(lambda task: task.cancelled() or task.exception())
+            # A loop over a million rows that reports each of them must let others have their turn.
+            await asyncio.sleep(0)
             return
         self._late = None
         await self.stream.notify("notifications/progress", params)
@@ -108,6 +112,7 @@ class Audience:
             return
         if not self._messages.take():
             self._dropped += 1
+            await asyncio.sleep(0)
             return
         encoded = _encode(data)
         if len(encoded) > MOST_LOG_BYTES:

@@ -21,6 +21,7 @@ from gatepost.stores.api import StoreUnavailable, TaskRecord
 from gatepost.tools.api import Outcome
 from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.client import InputRequest, Unaccepted
+from gatepost.tools.fit import UNENCODABLE
 from gatepost.tools.registry import Unknown
 from gatepost_authz.errors import AuthError
 
@@ -33,7 +34,6 @@ server has it; or this one goes.
 """
 AWAY = "The server's own storage did not answer."
 UNFORESEEN = "Something unforeseen happened; the server's log tells more."
-UNENCODABLE = (TypeError, ValueError, RecursionError)
 GONE = "The tool is not served any more."
 REVOKED = "Its caller may not call any more."
 OVER = "The time of the task was over before its work was."

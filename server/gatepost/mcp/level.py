@@ -13,10 +13,10 @@ async def set_level(server: Server, ask: Ask) -> bytes:
     level = ask.params.level
     if level is UNSET or level not in LEVELS:
         raise Refused(INVALID_PARAMS, f"params.level is one of {', '.join(LEVELS)}")
-    session, tenant = ask.session, ask.caller.tenant_id
-    room = None if session is None else await server.register.room(tenant, session)
-    if session is not None and room is not None:
-        await room.revise(lambda record: msgspec.structs.replace(record, log_level=level))
-        server.register.changed(tenant, session)
-        await room.tell("watch")
+    if ask.session is not None:
+        await server.register.revise(
+            ask.caller.tenant_id,
+            ask.session,
+            lambda record: msgspec.structs.replace(record, log_level=level),
+        )
     return b"{}"

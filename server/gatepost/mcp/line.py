@@ -63,7 +63,7 @@ class Line(ABC):
 
     @property
     def watches(self) -> bool:
-        """See `gatepost.streams.Held`."""
+        """See `OpenStream`."""
         return False
 
     async def look_up(self) -> None:  # noqa: B027  # most lines have nothing to look up
@@ -88,12 +88,12 @@ class Line(ABC):
             self._stop.pull()
 
     def beat(self) -> None:
-        """See `Held`."""
+        """See `OpenStream`."""
         self._due = True
         self.wake()
 
     def end(self) -> None:
-        """See `Held`; a client that reads nothing is not waited for."""
+        """See `OpenStream`; a client that reads nothing is not waited for."""
         self._over = True
         if self._stop is not None:
             self._stop.pull()

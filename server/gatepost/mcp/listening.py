@@ -8,9 +8,9 @@ import msgspec
 from gatepost.changes import Change, Interest
 from gatepost.mcp.held import Held
 from gatepost.mcp.jsonrpc import notification
-from gatepost.mcp.resumption import frame
 from gatepost.mcp.room import Room, Signal
 from gatepost.mcp.server import Server
+from gatepost.mcp.stream import frame
 from gatepost.stores.api import SessionRecord
 from gatepost_authz.caller import TenantContext
 
@@ -116,4 +116,4 @@ class Listener(Held):
 
 
 def _said(what: str, params: Any) -> bytes:
-    return frame(notification(f"notifications/{what}", params), "")
+    return frame(notification(f"notifications/{what}", params))

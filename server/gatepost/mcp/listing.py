@@ -10,9 +10,9 @@ from msgspec import UNSET
 
 from gatepost.keyring import KeyRing
 from gatepost.mcp.definition import described
-from gatepost.mcp.era import MODERN
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
 from gatepost.mcp.params import Params
+from gatepost.mcp.project import completed
 from gatepost.tools.api import Offer
 from gatepost.tools.registry import Registry, Visible
 from gatepost_authz.caller import TenantContext
@@ -136,10 +136,7 @@ class Listing:
         body = b'"%b":[%b]' % (member.encode(), b",".join(definitions))
         if cursor is not None:
             body += b',"nextCursor":' + _encode(cursor)
-        if revision != MODERN:
-            return b"{" + body + b"}"
-        hints = b',"ttlMs":%d,"cacheScope":"private"' % ttl_ms
-        return b'{"resultType":"complete",' + body + hints + self._tail + b"}"
+        return completed(body, revision, self._tail, ttl_ms=ttl_ms)
 
 
 def _offers(visible: Visible, member: Member) -> Sequence[Offer]:

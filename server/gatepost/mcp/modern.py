@@ -9,11 +9,10 @@ import msgspec
 from msgspec import UNSET
 
 from gatepost.mcp.era import MODERN, SERVED, is_modern
+from gatepost.mcp.exchange import Headers
 from gatepost.mcp.jsonrpc import HEADER_MISMATCH, INVALID_PARAMS, UNSUPPORTED_VERSION, Refused
 from gatepost.mcp.params import CAPABILITIES, VERSION, Meta, Params
 from gatepost.tools.api import Tool
-
-Headers = dict[bytes, bytes]
 
 _ON_THE_WIRE = dict(zip(Params.__struct_fields__, Params.__struct_encode_fields__, strict=True))
 

@@ -82,6 +82,30 @@ def read_params(raw: bytes | None) -> tuple[Params, Refused | None]:
         return NONE, refusal
 
 
+def name_in(params: Params) -> str:
+    """The tool or prompt that is named; raises Refused."""
+    if params.name is UNSET:
+        raise Refused(INVALID_PARAMS, "params.name is required")
+    return params.name
+
+
+def uri_in(params: Params) -> str:
+    """The resource or folder that is named; raises Refused."""
+    if params.uri is UNSET:
+        raise Refused(INVALID_PARAMS, "params.uri is required")
+    return params.uri
+
+
+def arguments_in(params: Params) -> bytes:
+    """The arguments as JSON of an object; raises Refused."""
+    raw = b"{}" if params.arguments is UNSET else bytes(params.arguments)
+    if raw[:1] == b"{":
+        return raw
+    if raw == b"null":
+        return b"{}"
+    raise Refused(INVALID_PARAMS, "params.arguments must be an object")
+
+
 def decode_as(kind: type[Any], raw: bytes | None) -> Any:
     """Parameters as a method's own type; raises Refused."""
     try:

@@ -1,4 +1,4 @@
-"""One Outcome → the result of `tools/call` in each revision."""
+"""What came of a request → its result in each revision."""
 
 from collections.abc import Mapping
 from typing import Any
@@ -39,6 +39,18 @@ def call_result(outcome: Outcome, revision: str, tail: bytes) -> bytes:
             # Any other value is only in the text: these revisions know objects alone.
             body += b',"structuredContent":' + structured
     return body + b',"isError":false}'
+
+
+def completed(members: bytes, revision: str, tail: bytes, *, ttl_ms: int | None = None) -> bytes:
+    """
+    A result of these encoded members, in the form of a revision.
+
+    *ttl_ms* says how long a client may keep it, as `private`: it depends on the caller (C-06).
+    """
+    if revision != MODERN:
+        return b"{" + members + b"}"
+    hints = b"" if ttl_ms is None else b',"ttlMs":%d,"cacheScope":"private"' % ttl_ms
+    return b'{"resultType":"complete",' + members + hints + tail + b"}"
 
 
 def task_result(outcome: Outcome) -> bytes:

@@ -1,12 +1,10 @@
 """The prompts of the protocol: listed, and filled in through the runner."""
 
 import msgspec
-from msgspec import UNSET
 
-from gatepost.mcp.calling import tool_arguments
-from gatepost.mcp.era import MODERN
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
-from gatepost.mcp.project import block, failed
+from gatepost.mcp.params import arguments_in, name_in
+from gatepost.mcp.project import block, completed, failed
 from gatepost.mcp.server import Ask, Server
 from gatepost.tools.api import Call
 from gatepost.tools.registry import Unknown
@@ -21,13 +19,11 @@ async def list_prompts(server: Server, ask: Ask) -> bytes:
 
 async def get_prompt(server: Server, ask: Ask) -> bytes:
     """`prompts/get`."""
-    name = ask.params.name
-    if name is UNSET:
-        raise Refused(INVALID_PARAMS, "params.name is required")
+    name = name_in(ask.params)
     call = Call(
         caller=ask.caller,
         name=name,
-        arguments=tool_arguments(ask.params),
+        arguments=arguments_in(ask.params),
         request_id=ask.request_id,
         kind="prompt",
         client=ask.client,
@@ -41,9 +37,7 @@ async def get_prompt(server: Server, ask: Ask) -> bytes:
     messages = [{**one, "content": block(one["content"], ask.revision)} for one in outcome.content]
     description = server.registry.prompts[name].description
     body = b'"description":' + _encode(description) + b',"messages":' + _encode(messages)
-    if ask.revision != MODERN:
-        return b"{" + body + b"}"
-    return b'{"resultType":"complete",' + body + server.tail + b"}"
+    return completed(body, ask.revision, server.tail)
 
 
 def unknown_prompt(name: str) -> Refused:

@@ -7,7 +7,7 @@ from collections.abc import Callable
 from itertools import islice
 
 from gatepost.mcp.legacy import Session
-from gatepost.mcp.room import Room, Signal
+from gatepost.mcp.room import Edit, Room, Signal
 from gatepost.stores.api import Following, Records, Relay, SessionRecord, StoreUnavailable
 
 MOST = 5000
@@ -76,6 +76,15 @@ class Register:
             return None
         return room
 
+    async def revise(self, tenant: str, session: Session, change: Edit) -> None:
+        """Change what a session remembers, durably, and let all its parts know."""
+        room = await self.room(tenant, session)
+        if room is not None:
+            await room.revise(change)
+            self.changed(tenant, session)
+            # The session's stream may be at another process.
+            await room.tell("watch")
+
     def changed(self, tenant: str, session: Session) -> None:
         """The record is different now; said here at once, and by the relay elsewhere."""
         entry = self._entries.get((tenant, session.key))
@@ -121,10 +130,6 @@ class Register:
         # Whoever holds it still reads for itself from now on.
         entry.stale = True
         if following is not None:
-            task = asyncio.get_running_loop().create_task(_close(following))
+            task = asyncio.get_running_loop().create_task(following.aclose())
             self._closing.add(task)
             task.add_done_callback(self._closing.discard)
-
-
-async def _close(following: Following) -> None:
-    await following.aclose()

@@ -4,10 +4,11 @@ import secrets
 from collections import deque
 
 from gatepost.mcp.held import Held
+from gatepost.mcp.journal import ENDS, EVENT_ID, MARK, SILENT_END
 from gatepost.mcp.jsonrpc import INVALID_REQUEST, Refused
-from gatepost.mcp.resumption import ENDS, EVENT_ID, MARK, SILENT_END, frame
 from gatepost.mcp.room import Room, Signal
 from gatepost.mcp.server import Server
+from gatepost.mcp.stream import frame
 from gatepost.stores.api import Event
 from gatepost_authz.caller import TenantContext
 

@@ -37,6 +37,8 @@ class Signal(msgspec.Struct, frozen=True, array_like=True):
 _decode = msgspec.msgpack.Decoder(Signal).decode
 
 Hear = Callable[[Signal], None]
+Edit = Callable[[SessionRecord], SessionRecord]
+"""Makes the next record out of the one that is kept; may be called again."""
 
 NEW_PER_S, NEW_AT_ONCE = 0.2, 1000
 """Sessions that one caller may begin to keep: far more than clients open, and no flood."""
@@ -86,7 +88,7 @@ class Room:
         self._relay = relay
         self._topic = f"session/{session.key.hex()}"
 
-    async def revise(self, change: Callable[[SessionRecord], SessionRecord]) -> SessionRecord:
+    async def revise(self, change: Edit) -> SessionRecord:
         """Change what the session remembers, durably; raises Refused, see `revise`."""
         self.record = await revise(self._sessions, self._relay, self.session, change)
         return self.record
@@ -136,7 +138,7 @@ async def revise(
     sessions: Sessions,
     relay: TenantRelay,
     session: Session,
-    change: Callable[[SessionRecord], SessionRecord],
+    change: Edit,
 ) -> SessionRecord:
     """
     Change what a session remembers, durably, whoever else changes it at the same time.

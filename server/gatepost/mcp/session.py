@@ -12,6 +12,7 @@ from gatepost.mcp.ear import Ear
 from gatepost.mcp.era import BATCHING
 from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange
 from gatepost.mcp.interaction import progress_token
+from gatepost.mcp.journal import Archive
 from gatepost.mcp.jsonrpc import (
     BAD_BATCH,
     INVALID_REQUEST,
@@ -31,7 +32,7 @@ from gatepost.mcp.methods import INITIALIZE, served
 from gatepost.mcp.params import NO_META, read_params
 from gatepost.mcp.replay import open_replay
 from gatepost.mcp.reply import UNANSWERED, UNAVAILABLE, Replies, as_refusal, without_answer
-from gatepost.mcp.resumption import Archive, Resumable
+from gatepost.mcp.resumption import Resumable
 from gatepost.mcp.room import Room
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.stream import reads_events

@@ -3,11 +3,11 @@
 from collections.abc import Mapping, Sequence
 
 import msgspec
-from msgspec import UNSET
 
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
 from gatepost.mcp.listing import TTL_MS
-from gatepost.mcp.project import failed
+from gatepost.mcp.params import uri_in
+from gatepost.mcp.project import completed, failed
 from gatepost.mcp.server import Ask, Server
 from gatepost.tools.api import Call
 from gatepost.tools.registry import Unknown
@@ -22,18 +22,18 @@ async def list_skills(server: Server, ask: Ask) -> bytes:
 
 async def get_skill(server: Server, ask: Ask) -> bytes:
     """`skills/get`."""
-    entry = await _entry(server, ask, _uri(ask))
-    return _result(server, b'"skill":' + _encode(entry))
+    entry = await _entry(server, ask, uri_in(ask.params))
+    return _result(server, ask, b'"skill":' + _encode(entry))
 
 
 async def read_folder(server: Server, ask: Ask) -> bytes:
     """`resources/directory/read`: the direct children of a skill's folder."""
-    uri = _uri(ask)
+    uri = uri_in(ask.params)
     for skill in server.registry.visible(ask.caller).skills:
         children: Sequence[Mapping[str, str]] | None = skill.folders.get(uri)
         if children is not None:
             await _entry(server, ask, skill.uri)  # whoever lacks a scope of it hears which
-            return _result(server, b'"resources":' + _encode(children))
+            return _result(server, ask, b'"resources":' + _encode(children))
     raise Refused(INVALID_PARAMS, "Not a directory", data={"uri": uri[:1024]})
 
 
@@ -55,12 +55,5 @@ async def _entry(server: Server, ask: Ask, uri: str) -> Mapping[str, object]:
     return outcome.content[0]
 
 
-def _uri(ask: Ask) -> str:
-    if ask.params.uri is UNSET:
-        raise Refused(INVALID_PARAMS, "params.uri is required")
-    return ask.params.uri
-
-
-def _result(server: Server, body: bytes) -> bytes:
-    hints = b',"ttlMs":%d,"cacheScope":"private"' % TTL_MS
-    return b'{"resultType":"complete",' + body + hints + server.tail + b"}"
+def _result(server: Server, ask: Ask, body: bytes) -> bytes:
+    return completed(body, ask.revision, server.tail, ttl_ms=TTL_MS)

@@ -4,13 +4,13 @@ from msgspec import UNSET
 
 from gatepost.intake import UntilDisconnect
 from gatepost.mcp import modern
-from gatepost.mcp.calling import retry_key, tool_arguments, tool_name, unknown_tool
+from gatepost.mcp.calling import retry_key, unknown_tool
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.exchange import Answer, Exchange
 from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, Message, Refused
 from gatepost.mcp.line import Line
 from gatepost.mcp.methods import Method, served
-from gatepost.mcp.params import NO_META, Params
+from gatepost.mcp.params import NO_META, Params, arguments_in, name_in
 from gatepost.mcp.reply import Replies
 from gatepost.mcp.roundtrips import Rounds
 from gatepost.mcp.server import Ask, Server
@@ -109,8 +109,8 @@ class Stateless:
 
     def _check_routed(self, exchange: Exchange, params: Params) -> None:
         try:
-            tool = self._server.registry.find(exchange.caller, tool_name(params))
+            tool = self._server.registry.find(exchange.caller, name_in(params))
         except UnknownTool as unknown:
             # Before the headers are looked at: whether they fit would tell that the tool exists.
             raise unknown_tool(unknown.name) from None
-        modern.check_routed(exchange.headers, tool, tool_arguments(params))
+        modern.check_routed(exchange.headers, tool, arguments_in(params))

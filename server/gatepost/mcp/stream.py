@@ -53,9 +53,8 @@ class Stream:
 
     async def _event(self, data: bytes, *, more: bool) -> None:
         await self._start()
-        # JSON written without line breaks is one `data:` line, as line-wise readers need it.
-        frame = b"event: message\ndata: " + data + b"\n\n"
-        await self._send({"type": "http.response.body", "body": frame, "more_body": more})
+        body = frame(data)
+        await self._send({"type": "http.response.body", "body": body, "more_body": more})
 
     async def _start(self) -> None:
         if not self.started:
@@ -67,3 +66,9 @@ class Stream:
 def reads_events(accept: bytes) -> bool:
     """Whether a client can be answered with events; one that does not say so can."""
     return not accept or b"text/event-stream" in accept or b"*/*" in accept
+
+
+def frame(data: bytes, event_id: str = "") -> bytes:
+    """One message as one event: it has no line breaks, so it is one `data:` line."""
+    named = b"id: %b\n" % event_id.encode() if event_id else b""
+    return b"%bevent: message\ndata: %b\n\n" % (named, data)

@@ -17,7 +17,7 @@ from gatepost.mcp.jsonrpc import (
 from gatepost.mcp.line import Line
 from gatepost.mcp.params import PREFIX, SERVER_INFO, Params
 from gatepost.mcp.server import Server
-from gatepost.mcp.stream import reads_events
+from gatepost.mcp.stream import frame, reads_events
 from gatepost.mcp.tasks import UNDECLARED, declared
 from gatepost.stores.api import StoreUnavailable
 from gatepost.streams import Closing, TooMany
@@ -241,7 +241,7 @@ class Listener(Line):
         """See `Line`; the result of the request (SU-07)."""
         meta = {SERVER_INFO: self._server.info, SUBSCRIPTION: Raw(self._identity)}
         body = _encode({"resultType": "complete", "_meta": meta})
-        return b"event: message\ndata: " + result(self._identity, body) + b"\n\n"
+        return frame(result(self._identity, body))
 
     def release(self) -> None:
         """See `Line`."""

@@ -21,6 +21,7 @@ from gatepost.tools.api import Call, Failure, Outcome, Tool
 from gatepost.tools.asking import Misanswered, check_answer
 from gatepost.tools.attend import HUNG_UP, DeadlinePassed, Within
 from gatepost.tools.client import Capabilities, InputRequest
+from gatepost.tools.runner import EXPIRED
 
 _encode = msgspec.json.encode
 _replace = msgspec.structs.replace
@@ -37,7 +38,6 @@ UNDECLARED = Refused(
 ONLY_TASKS = "The tool takes so long that only clients of tasks (MCP 2026-07-28) can call it."
 PATIENCE_S = 1.0
 """How long a client waits for a call that has not come to its tool."""
-TOKEN_OVER = "The access token expired while the tool ran. Call again with a fresh one."  # noqa: S105  # a sentence
 
 
 async def run(server: Server, ask: Ask, call: Call) -> Outcome | TaskRecord:
@@ -61,7 +61,7 @@ async def run(server: Server, ask: Ask, call: Call) -> Outcome | TaskRecord:
     accepted, why = False, ()
     try:
         if not await _turned(errand, server.runner.allowed_s(call.caller), tool):
-            return Outcome(failure=Failure("timeout", TOKEN_OVER))
+            return EXPIRED
         if work.done():
             return work.result()
         record = await server.tasks.accept(call, tool, errand, work)

@@ -1,12 +1,11 @@
 """`resources/subscribe` and `resources/unsubscribe`, as the older revisions watch documents."""
 
-from collections.abc import Callable
-
 import msgspec
-from msgspec import UNSET
 
 from gatepost.mcp.documents import unknown_document
-from gatepost.mcp.jsonrpc import INVALID_PARAMS, RATE_LIMITED, Refused
+from gatepost.mcp.jsonrpc import RATE_LIMITED, Refused
+from gatepost.mcp.params import uri_in
+from gatepost.mcp.room import Edit
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.subscriptions import MOST_NAMES
 from gatepost.stores.api import SessionRecord
@@ -59,24 +58,14 @@ async def unsubscribe(server: Server, ask: Ask) -> bytes:
     return await _revise(server, ask, change)
 
 
-async def _revise(
-    server: Server, ask: Ask, change: Callable[[SessionRecord], SessionRecord]
-) -> bytes:
-    tenant = ask.caller.tenant_id
+async def _revise(server: Server, ask: Ask, change: Edit) -> bytes:
     if ask.session is not None:
-        room = await server.register.room(tenant, ask.session)
-        if room is not None:
-            await room.revise(change)
-            server.register.changed(tenant, ask.session)
-            # The session's stream may be at another process.
-            await room.tell("watch")
+        await server.register.revise(ask.caller.tenant_id, ask.session, change)
     return b"{}"
 
 
 def _uri(ask: Ask) -> str:
-    uri = ask.params.uri
-    if uri is UNSET:
-        raise Refused(INVALID_PARAMS, "params.uri is required")
+    uri = uri_in(ask.params)
     if len(uri) > MOST_CHARACTERS:
         raise unknown_document(uri, ask.revision)
     return uri

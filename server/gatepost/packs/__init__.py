@@ -2,4 +2,7 @@
 
 BUILT_IN: dict[str, str] = {
     "demo": "gatepost.packs.demo",
+    "filesystem": "gatepost.packs.filesystem",
+    "memory": "gatepost.packs.memory",
+    "workspace": "gatepost.packs.workspace",
 }

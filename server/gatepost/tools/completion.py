@@ -7,7 +7,7 @@ import msgspec
 
 from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.function import awaited
-from gatepost.tools.offer import Completer, Prompt, Template
+from gatepost.tools.offer import Completer, Prompt, Template, inherited
 
 Suggest = Callable[[CallContext, str, Mapping[str, str]], Awaitable[Iterable[str]] | Iterable[str]]
 """Takes the context, what is typed so far, and the other arguments; answers what would fit."""
@@ -51,17 +51,11 @@ def completer(
         return _answered(await awaited(suggest)(ctx, question.value, question.given))
 
     return Completer(
-        name=owner.key,
-        description=owner.description,
         arguments=names,
         suggests=bool(suggestions),
         check=check,
         invoke=invoke,
-        scopes=owner.scopes,
-        acr_values=owner.acr_values,
-        max_age_s=owner.max_age_s,
-        timeout_s=owner.timeout_s,
-        pack=owner.pack,
+        **inherited(owner),
     )
 
 

@@ -14,7 +14,7 @@ from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.completion import Suggest, completer
 from gatepost.tools.content import Contents, Entry, Relevance, Role, check_mime_type
 from gatepost.tools.function import Options, awaited, description_of, settled
-from gatepost.tools.offer import Document, Lister, Template
+from gatepost.tools.offer import Document, Lister, Template, inherited
 from gatepost.tools.schema import texts_of
 from gatepost.tools.template import UriTemplate, is_uri
 
@@ -201,15 +201,9 @@ def _lister(owner: Template, function: Callable[..., Any]) -> Lister:
         return Outcome(tuple(blocks))
 
     return Lister(
-        name=owner.key,
-        description=owner.description,
         check=lambda _: None,
         invoke=invoke,
-        scopes=owner.scopes,
-        acr_values=owner.acr_values,
-        max_age_s=owner.max_age_s,
-        timeout_s=owner.timeout_s,
-        pack=owner.pack,
+        **inherited(owner),
     )
 
 

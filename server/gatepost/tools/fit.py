@@ -12,6 +12,9 @@ WORST_EXPANSION = 6
 # Room for the note and for the members around each block.
 NOTE_BYTES = 256
 
+UNENCODABLE = (AttributeError, TypeError, ValueError, RecursionError)
+"""What an outcome raises that has no JSON, or whose blocks are no mappings."""
+
 _encode = msgspec.json.encode
 
 
@@ -58,7 +61,9 @@ def _surely_small(outcome: Outcome, limit: int) -> bool:
         return False
     for block in outcome.content:
         text = block.get("text")
-        if text is None or len(block) > 2:
+        if not isinstance(text, str) or len(block) > 2:
+            if block.get("type") == "text" and not isinstance(text, str):
+                raise TypeError("a text block holds no text")
             return False
         if not text.isascii():
             # Half a surrogate pair, as in odd file names: UnicodeEncodeError, and not at the wire.

@@ -10,6 +10,19 @@ from gatepost.tools.content import Relevance
 from gatepost.tools.template import UriTemplate
 
 
+def inherited(owner: Offer) -> dict[str, Any]:
+    """What an offer has from the one that brings it along: the same callers may use both."""
+    return {
+        "name": owner.key,
+        "description": owner.description,
+        "scopes": owner.scopes,
+        "acr_values": owner.acr_values,
+        "max_age_s": owner.max_age_s,
+        "timeout_s": owner.timeout_s,
+        "pack": owner.pack,
+    }
+
+
 class Completer(Offer, frozen=True, kw_only=True):
     """
     Suggestions for the arguments of a prompt, or the variables of a template.

@@ -39,6 +39,13 @@ a library that gives up with `sys.exit` on a tool's behalf must not end the serv
 """
 
 
+EXPIRED = Outcome(
+    failure=Failure(
+        "timeout", "The access token expired during the call. Call again with a fresh one."
+    )
+)
+
+
 class TokenOver(DeadlinePassed):
     """The caller's token expired while the tool ran."""
 
@@ -168,8 +175,7 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     if isinstance(error, AuthError | MissingCapability | ProtocolError | StoreUnavailable):
         raise error
     if isinstance(error, TokenOver):
-        message = "The access token expired during the call. Call again with a fresh one."
-        return Outcome(failure=Failure("timeout", message))
+        return EXPIRED
     if isinstance(error, DeadlinePassed):
         message = f"The {WORDS[call.kind]} did not finish within {limit_s:g} seconds."
         return Outcome(failure=Failure("timeout", message))

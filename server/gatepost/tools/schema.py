@@ -151,7 +151,8 @@ def tidy(schema: dict[str, Any]) -> dict[str, Any]:
     plain.setdefault("type", "object")
     plain.setdefault("properties", {})
     kept = {name: _inline(value, definitions, (name,)) for name, value in definitions.items()}
-    if used := {name: kept[name] for name in kept if _mentions(plain, kept, name)}:
+    reached = _reached(plain, kept)
+    if used := {name: kept[name] for name in kept if name in reached}:
         plain["$defs"] = used
     return plain
 
@@ -163,7 +164,11 @@ def _inline(node: Any, definitions: Mapping[str, Any], inside: tuple[str, ...]) 
     if not isinstance(node, dict):
         return node
     name = str(node.get("$ref", "")).removeprefix("#/$defs/")
-    if name in definitions and name not in inside and not _recursive(name, definitions):
+    if (
+        name in definitions
+        and name not in inside
+        and name not in _reached(definitions[name], definitions)
+    ):
         around = {key: value for key, value in node.items() if key != "$ref"}
         target = {k: v for k, v in definitions[name].items() if k != "title"}
         return _inline({**target, **around}, definitions, (*inside, name))
@@ -179,22 +184,14 @@ def _references(node: Any) -> set[str]:
     return own.union(*(_references(value) for value in node.values()))
 
 
-def _recursive(name: str, definitions: Mapping[str, Any]) -> bool:
+def _reached(node: Any, definitions: Mapping[str, Any]) -> set[str]:
+    """The names of definitions that *node* leads to, by however many steps."""
     seen: set[str] = set()
-    ahead = _references(definitions[name])
+    ahead = _references(node)
     while ahead:
         seen |= ahead
         ahead = {n for d in ahead if d in definitions for n in _references(definitions[d])} - seen
-    return name in seen
-
-
-def _mentions(plain: dict[str, Any], kept: Mapping[str, Any], name: str) -> bool:
-    seen: set[str] = set()
-    ahead = _references(plain)
-    while ahead:
-        seen |= ahead
-        ahead = {n for d in ahead if d in kept for n in _references(kept[d])} - seen
-    return name in seen
+    return seen
 
 
 def checker(schema: Mapping[str, Any]) -> Check:
@@ -240,7 +237,7 @@ def _sentence(detail: ErrorDetails, names: str) -> str:
         return f"`{field}` is required."
     if detail["type"] == "extra_forbidden":
         known = f"; it takes: {names}" if len(detail["loc"]) == 1 else ""
-        return f"`{field}` is not an argument of this tool{known}."
+        return f"`{field}` is not an argument here{known}."
     message = detail["msg"].removeprefix("Value error, ").removesuffix(".")
     subject = f"`{field}`" if field else "The arguments"
     if rest := SHOULD.match(message):

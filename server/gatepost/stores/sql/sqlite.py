@@ -7,7 +7,7 @@ from urllib.parse import unquote
 from sqlalchemy import URL, event
 from sqlalchemy.engine.interfaces import DBAPIConnection
 
-from gatepost.stores.api import StoreRefused
+from gatepost.stores.api import StoreRefused, StoreUnavailable
 from gatepost.stores.sql.database import STATEMENT_MS, Database, engine_of
 
 SCHEME = "sqlite:///"
@@ -32,6 +32,7 @@ def database(url: str) -> Database:
         os.makedirs(os.path.dirname(path) or ".", mode=0o700, exist_ok=True)
         # Before SQLite does: the files beside it get its permissions, and it holds arguments.
         os.close(os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o600))
+        ours = _identity(path)
     except OSError as error:
         raise StoreRefused(f"the database {path} cannot be opened: {error.strerror}") from None
     engine = engine_of(URL.create("sqlite+aiosqlite", database=path), connections=CONNECTIONS)
@@ -48,7 +49,24 @@ def database(url: str) -> Database:
                 raise StoreRefused(f"the database {path} refuses PRAGMA {name} = {wanted}")
         cursor.close()
 
+    @event.listens_for(engine.sync_engine, "do_connect")
+    @event.listens_for(engine.sync_engine, "checkout")
+    def there(*_: object) -> None:
+        # SQLite would go on in a file that is removed, whose records nobody finds again, and make
+        # an empty one for the next connection.
+        try:
+            found: object = _identity(path)
+        except OSError:
+            found = None
+        if found != ours:
+            raise StoreUnavailable("the database's file is gone or another one: start anew")
+
     return Database(engine, interruptible=False)
+
+
+def _identity(path: str) -> tuple[int, int]:
+    found = os.stat(path)
+    return found.st_dev, found.st_ino
 
 
 def path_of(url: str) -> str:

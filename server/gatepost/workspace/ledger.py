@@ -1,0 +1,146 @@
+"""What a tenant keeps, counted: one change at a time, and never believed after a crash."""
+
+import fcntl
+import os
+import re
+import threading
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+
+import msgspec
+
+from gatepost.tools.api import ToolFailure
+from gatepost.tools.surroundings import Usage
+
+TALLY = re.compile(rb"(\d{1,18}) (\d{1,18})\n")
+
+LOCK_S = 20.0
+"""Seconds that a change waits for those of other processes."""
+LOCK_EVERY_S = 0.01
+RECOUNT_S = 60.0
+"""Seconds between two counts that only a full workspace asks for: counting takes a walk."""
+
+
+class Quota(msgspec.Struct, frozen=True):
+    """What a tenant may keep, in all its places together."""
+
+    bytes: int = 1_000_000_000
+    """The sum of its files' sizes."""
+    files: int = 100_000
+    """How many files and folders."""
+
+
+DEFAULT_QUOTA = Quota()
+
+
+class Stopped(Exception):
+    """Nobody waits for the work any more."""
+
+
+class Tally:
+    """What there is while a change goes on; only the change itself writes to it."""
+
+    def __init__(self, usage: Usage, quota: Quota, recount: Callable[[], Usage | None]) -> None:
+        self.bytes, self.files = usage.bytes, usage.files
+        self._quota = quota
+        self._recount = recount
+
+    def require(self, *, bytes: int, files: int) -> None:
+        """
+        Raise ToolFailure unless there is room for so much more.
+
+        What makes the workspace smaller is always possible, also where it is too large.
+        """
+        if self._fits(bytes, files):
+            return
+        # Somebody may have made room behind our back: no refusal without having looked.
+        counted = self._recount()
+        if counted is not None:
+            self.bytes, self.files = counted.bytes, counted.files
+        if not self._fits(bytes, files):
+            message = (
+                f"The workspace is full: it holds {self.bytes} of {self._quota.bytes} bytes and "
+                f"{self.files} of {self._quota.files} files and folders, and this would add "
+                f"{max(bytes, 0)} bytes and {max(files, 0)} files. Delete something first."
+            )
+            raise ToolFailure("denied", message)
+
+    def add(self, *, bytes: int, files: int) -> None:
+        """So much more is there now; less, if negative."""
+        self.bytes = max(self.bytes + bytes, 0)
+        self.files = max(self.files + files, 0)
+
+    def _fits(self, size: int, files: int) -> bool:
+        return (size <= 0 or self.bytes + size <= self._quota.bytes) and (
+            files <= 0 or self.files + files <= self._quota.files
+        )
+
+
+class Ledger:
+    """
+    The count of one tenant in a file of its own, which is also the lock of all processes.
+
+    While a change goes on the file is empty. Whoever finds it so after a crash, or sees it for
+    the first time in its process, counts what is really there. *count* walks the tenant's files
+    and removes what a crash left half done: under the lock, none of it is anybody's.
+    """
+
+    def __init__(self, opened: Callable[[], int], count: Callable[[], Usage], quota: Quota) -> None:
+        self._opened = opened
+        self._count = count
+        self._quota = quota
+        self._counted_at: float | None = None
+
+    @contextmanager
+    def changing(self, stop: threading.Event) -> Iterator[Tally]:
+        """Change files, alone; ToolFailure when others take too long, Stopped."""
+        handle = self._opened()
+        try:
+            _lock(handle, stop)
+            usage = self._read(handle)
+            os.ftruncate(handle, 0)
+            tally = Tally(usage or self._walk(), self._quota, self._recount)
+            try:
+                yield tally
+            finally:
+                os.pwrite(handle, b"%d %d\n" % (tally.bytes, tally.files), 0)
+        finally:
+            os.close(handle)  # which also ends the lock
+
+    def counted(self, stop: threading.Event) -> Usage:
+        """What is there, by a walk."""
+        self._counted_at = None
+        with self.changing(stop) as tally:
+            return Usage(tally.bytes, tally.files)
+
+    def _read(self, handle: int) -> Usage | None:
+        found = TALLY.fullmatch(os.pread(handle, 64, 0))
+        if found is None or self._counted_at is None:
+            return None
+        return Usage(int(found[1]), int(found[2]))
+
+    def _recount(self) -> Usage | None:
+        if self._counted_at is not None and time.monotonic() < self._counted_at + RECOUNT_S:
+            return None
+        return self._walk()
+
+    def _walk(self) -> Usage:
+        self._counted_at = time.monotonic()
+        return self._count()
+
+
+def _lock(handle: int, stop: threading.Event) -> None:
+    until = time.monotonic() + LOCK_S
+    while True:
+        if stop.is_set():
+            raise Stopped
+        try:
+            fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        except BlockingIOError:
+            stop.wait(LOCK_EVERY_S)
+            if time.monotonic() > until:
+                message = "The workspace is busy with other changes. Try again."
+                raise ToolFailure("upstream_unavailable", message, retry_after=1.0) from None
+        else:
+            return

@@ -1,0 +1,122 @@
+"""Opens what a path names below a handle, and nothing else, whatever happens to it meanwhile."""
+
+import contextlib
+import ctypes
+import errno
+import os
+import platform
+import struct
+import sys
+from collections.abc import Sequence
+from functools import cache
+from typing import Literal, Protocol
+
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+# The same number on every architecture that got its calls since 2019; see openat2(2).
+OPENAT2 = 437
+RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
+RESOLVE = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
+# PATH_MAX bounds what one system call takes: 15 names of 255 bytes stay below it.
+NAMES_AT_ONCE = 15
+# The kernel gives up when somebody renames while it looks; it rarely does so twice.
+ATTEMPTS = 8
+
+Choice = Literal["auto", "kernel", "walk"]
+
+
+class Resolver(Protocol):
+    """A way to open names below a handle without following any link."""
+
+    def open(self, root: int, parts: Sequence[str], flags: int) -> int:
+        """
+        A new handle of what *parts* name below *root*, the root itself if there are none.
+
+        *flags* are those of open(2) for the last of them; nothing is made. OSError when it is not
+        there, or a link stands anywhere on the way.
+        """
+
+
+class Walk:
+    """Name by name, each opened relative to the one before: works on every POSIX system."""
+
+    def open(self, root: int, parts: Sequence[str], flags: int) -> int:
+        """See Resolver."""
+        if not parts:
+            return os.open(".", flags | os.O_CLOEXEC, dir_fd=root)
+        handle = root
+        try:
+            for name in parts[:-1]:
+                below = os.open(name, DIRECTORY, dir_fd=handle)
+                if handle != root:
+                    os.close(handle)
+                handle = below
+            return os.open(parts[-1], flags | os.O_NOFOLLOW | os.O_CLOEXEC, dir_fd=handle)
+        finally:
+            if handle != root:
+                os.close(handle)
+
+
+class Kernel:
+    """In one system call that refuses links and ways out by itself (Linux, openat2)."""
+
+    def __init__(self) -> None:
+        self._call = ctypes.CDLL(None, use_errno=True).syscall
+        self._call.restype = ctypes.c_long
+
+    def open(self, root: int, parts: Sequence[str], flags: int) -> int:
+        """See Resolver."""
+        handle = root
+        try:
+            while len(parts) > NAMES_AT_ONCE:
+                below = self._open(handle, parts[:NAMES_AT_ONCE], DIRECTORY)
+                if handle != root:
+                    os.close(handle)
+                handle, parts = below, parts[NAMES_AT_ONCE:]
+            return self._open(handle, parts, flags)
+        finally:
+            if handle != root:
+                os.close(handle)
+
+    def _open(self, handle: int, parts: Sequence[str], flags: int) -> int:
+        path = os.fsencode("/".join(parts) or ".")
+        if b"\0" in path:
+            raise ValueError("embedded null byte")  # C would read the path up to it only
+        how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, RESOLVE)
+        for attempt in range(ATTEMPTS):
+            opened: int = self._call(
+                ctypes.c_long(OPENAT2),
+                ctypes.c_long(handle),
+                ctypes.c_char_p(path),
+                ctypes.c_char_p(how),
+                ctypes.c_size_t(len(how)),
+            )
+            if opened >= 0:
+                return opened
+            number = ctypes.get_errno()
+            if number not in (errno.EAGAIN, errno.EINTR) or attempt == ATTEMPTS - 1:
+                raise OSError(number, os.strerror(number))
+        raise AssertionError("the last attempt returns or raises")
+
+
+@cache
+def kernel_resolves() -> bool:
+    """Whether this kernel has openat2 and lets us call it (a sandbox may refuse it)."""
+    if sys.platform != "linux" or platform.machine() not in ("x86_64", "aarch64"):
+        return False
+    with contextlib.suppress(OSError):
+        os.close(Kernel().open(_here(), (), DIRECTORY))
+        return True
+    return False
+
+
+def resolver_of(choice: Choice = "auto") -> Resolver:
+    """The best there is, or the one that is asked for."""
+    if choice == "walk" or (choice == "auto" and not kernel_resolves()):
+        return Walk()
+    return Kernel()
+
+
+def _here() -> int:
+    # AT_FDCWD (fcntl.h): the working directory, for a call that only asks whether it may be made.
+    return -100

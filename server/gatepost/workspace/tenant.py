@@ -1,0 +1,248 @@
+"""The workspaces of all tenants, and one tenant's as tools use it."""
+
+import asyncio
+import contextlib
+import os
+import re
+import threading
+from collections.abc import Callable
+from concurrent.futures import Executor, ThreadPoolExecutor
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gatepost.tools.api import ToolFailure
+from gatepost.tools.surroundings import File, Head, Item, Listing, Usage
+from gatepost.workspace.ledger import DEFAULT_QUOTA, Ledger, Quota, Tally
+from gatepost.workspace.path import SHOWN_ROOT, folder_of, parts_of
+from gatepost.workspace.resolver import DIRECTORY, Resolver, resolver_of
+from gatepost.workspace.tree import Tree
+
+T = TypeVar("T")
+
+PRIVATE = ".gatepost"
+"""What lies beside the tenants' directories; no tenant's id begins with a dot."""
+LEDGER = ".usage"
+
+AREA = re.compile(r"[a-z]{1,32}", re.ASCII)
+
+THREADS = 16
+TURNS = 4
+"""Threads that one tenant may hold at once, so that it never holds all of them."""
+
+
+class Workspaces:
+    """
+    All tenants' directories, below one root that is held open.
+
+    Every path is resolved from that handle without following links: neither a link that a tool
+    wrote nor a directory swapped meanwhile can lead elsewhere. OSError when the root cannot be
+    made or opened.
+    """
+
+    def __init__(
+        self, root: Path, *, quota: Quota = DEFAULT_QUOTA, resolver: Resolver | None = None
+    ) -> None:
+        root.mkdir(mode=0o700, parents=True, exist_ok=True)
+        self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        self._quota = quota
+        self._resolver = resolver or resolver_of()
+        self._threads = ThreadPoolExecutor(THREADS, "workspace")
+        self._running: set[threading.Event] = set()
+        self._tenants: dict[str, TenantWorkspace] = {}
+
+    def of(self, tenant: str) -> "TenantWorkspace":
+        """The directory of one tenant; *tenant* is a checked tenant id, so it is a plain name."""
+        known = self._tenants.get(tenant)
+        if known is None:
+            home = Home(self._root, tenant, self._quota, self._resolver, self._threads)
+            home.running = self._running
+            known = self._tenants[tenant] = TenantWorkspace(self._root, tenant, home=home)
+        return known
+
+    def close(self) -> None:
+        """Call off what still runs, wait for it, and let go of the root."""
+        for stop in tuple(self._running):
+            stop.set()
+        # Its threads use the root's number, which somebody else may get once it is closed.
+        self._threads.shutdown(cancel_futures=True)
+        os.close(self._root)
+
+
+class Home:
+    """What all of a tenant's directories share: the count, and turns at the threads."""
+
+    def __init__(
+        self,
+        root: int,
+        tenant: str,
+        quota: Quota = DEFAULT_QUOTA,
+        resolver: Resolver | None = None,
+        threads: Executor | None = None,
+    ) -> None:
+        self.root = root
+        self.tenant = tenant
+        self.resolver = resolver or resolver_of()
+        self.ledger = Ledger(self._opened, self._count, quota)
+        self.running: set[threading.Event] = set()
+        self._threads = threads
+        self._turns = asyncio.Semaphore(TURNS)
+        self._changes = asyncio.Lock()
+
+    async def run(self, work: Callable[[threading.Event], T]) -> T:
+        """
+        Do blocking work in a thread; it gets an event that is set when nobody waits any more.
+        """
+        async with self._turns:
+            stop = threading.Event()
+            self.running.add(stop)
+            future = asyncio.get_running_loop().run_in_executor(self._threads, work, stop)
+            future.add_done_callback(lambda _: self.running.discard(stop))
+            try:
+                # Waiting for it, and not for its result: that would cancel it at once, while its
+                # thread goes on and tells nobody how it ended.
+                await asyncio.wait((future,))
+            except asyncio.CancelledError:
+                stop.set()
+                future.add_done_callback(_unheard)
+                raise
+            return future.result()
+
+    async def change(self, work: Callable[[Tally, threading.Event], T]) -> T:
+        """The same for work that changes files: one at a time, counted."""
+
+        def counted(stop: threading.Event) -> T:
+            with self.ledger.changing(stop) as tally:
+                return work(tally, stop)
+
+        async with self._changes:
+            return await self.run(counted)
+
+    def _opened(self) -> int:
+        """The ledger's own handle: each change has another, so that they exclude one another."""
+        handle = os.dup(self.root)
+        try:
+            for name in (PRIVATE, self.tenant):
+                with contextlib.suppress(FileExistsError):
+                    os.mkdir(name, 0o700, dir_fd=handle)
+                below = self.resolver.open(handle, (name,), DIRECTORY)
+                os.close(handle)
+                handle = below
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            return os.open(LEDGER, flags, 0o600, dir_fd=handle)
+        finally:
+            os.close(handle)
+
+    def _count(self) -> Usage:
+        handle = self.resolver.open(self.root, (PRIVATE, self.tenant), DIRECTORY)
+        try:
+            areas = [name for name in os.listdir(handle) if AREA.fullmatch(name)]
+        finally:
+            os.close(handle)
+        places = [(self.tenant,), *((PRIVATE, self.tenant, area) for area in areas)]
+        counts = [Tree(self.root, place, self.resolver, "").count() for place in places]
+        return Usage(sum(one.bytes for one in counts), sum(one.files for one in counts))
+
+
+def _unheard(future: asyncio.Future[Any]) -> None:
+    """Take note of how it ended, so that nobody logs it: the caller is gone."""
+    if not future.cancelled():
+        future.exception()
+
+
+class TenantWorkspace:
+    """
+    One tenant's directory, made when something is first written; see the Workspace protocol.
+
+    An area of it has paths without the `/workspace/` before them.
+    """
+
+    __slots__ = ("_home", "_tree")
+
+    def __init__(
+        self, root: int, tenant: str, *, home: Home | None = None, area: str | None = None
+    ) -> None:
+        self._home = home or Home(root, tenant)
+        base = (tenant,) if area is None else (PRIVATE, tenant, area)
+        shown = SHOWN_ROOT if area is None else ""
+        self._tree = Tree(root, base, self._home.resolver, shown)
+
+    async def write(self, path: str, data: bytes, *, mkdirs: bool = True) -> str:
+        """
+        Write a whole file; nobody ever sees half of it, also after a crash.
+
+        Answers the path as tools show it.
+        """
+        parts, tree = parts_of(path), self._tree
+        await self._home.change(
+            lambda tally, stop: tree.write(parts, data, tally, stop, mkdirs=mkdirs)
+        )
+        return tree.shown + "/".join(parts)
+
+    async def append(self, path: str, data: bytes, *, mkdirs: bool = True) -> int:
+        """Add to a file by replacing it with a longer one; answers its size now."""
+        parts, tree = parts_of(path), self._tree
+        return await self._home.change(
+            lambda tally, stop: tree.write(parts, data, tally, stop, mkdirs=mkdirs, append=True)
+        )
+
+    async def read(self, path: str, *, limit: int) -> bytes:
+        """Read a file of at most *limit* bytes; ToolFailure when it is missing or larger."""
+        parts = parts_of(path)
+        head = await self._home.run(lambda _: self._tree.read(parts, limit))
+        if head.size > limit:
+            shown = self._tree.shown + "/".join(parts)
+            message = f"{shown} is larger than the {limit} bytes allowed."
+            raise ToolFailure("validation", message, field="path")
+        return head.data
+
+    async def head(self, path: str, *, limit: int) -> Head:
+        """Read the first *limit* bytes of a file; ToolFailure when it is missing."""
+        parts = parts_of(path)
+        return await self._home.run(lambda _: self._tree.read(parts, limit))
+
+    async def files(self, *, limit: int) -> list[File]:
+        """
+        The plain files there are, sorted by path; at most *limit* of them.
+
+        Links are not followed, and what is being written and what no tool could name are left out.
+        """
+        listing = await self._home.run(
+            lambda _: self._tree.entries((), limit, recursive=True, files_only=True)
+        )
+        return [File(item.path, item.size, item.modified) for item in listing.items]
+
+    async def entries(self, path: str = ".", *, recursive: bool = False, limit: int) -> Listing:
+        """What is in a folder, sorted by path; ToolFailure when there is none."""
+        parts = folder_of(path)
+        return await self._home.run(lambda _: self._tree.entries(parts, limit, recursive=recursive))
+
+    async def stat(self, path: str) -> Item:
+        """What stands at a path; ToolFailure when nothing does."""
+        parts = parts_of(path)
+        return await self._home.run(lambda _: self._tree.status(parts))
+
+    async def make_folder(self, path: str) -> str:
+        """Make a folder, and those above it; answers its path as tools show it."""
+        parts = parts_of(path.removesuffix("/"))
+        await self._home.change(lambda tally, _: self._tree.make(parts, tally))
+        return self._tree.shown + "/".join(parts)
+
+    async def delete(self, path: str, *, recursive: bool = False) -> bool:
+        """Remove a file, or with *recursive* a folder; whether there was anything."""
+        parts = folder_of(path)
+        if not parts:
+            message = "The workspace itself cannot be deleted; name what is in it."
+            raise ToolFailure("validation", message, field="path")
+        return await self._home.change(
+            lambda tally, _: self._tree.remove(parts, tally, recursive=recursive)
+        )
+
+    async def usage(self) -> Usage:
+        """What the tenant keeps in all its directories, counted now."""
+        return await self._home.run(self._home.ledger.counted)
+
+    def area(self, name: str) -> "TenantWorkspace":
+        """A directory of the tenant beside this one; ValueError unless *name* is lower-case."""
+        if not AREA.fullmatch(name):
+            raise ValueError(f"{name!r} is no name of an area: a to z, at most 32")
+        return TenantWorkspace(self._home.root, self._home.tenant, home=self._home, area=name)

@@ -1,0 +1,341 @@
+"""The blocking work on one directory of a tenant, always from an open handle downwards."""
+
+import errno
+import os
+import stat
+import threading
+from collections import deque
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+
+from gatepost.tools.api import ToolFailure
+from gatepost.tools.surroundings import Head, Item, ItemType, Listing, Usage
+from gatepost.workspace.clearing import clear
+from gatepost.workspace.ledger import Stopped, Tally
+from gatepost.workspace.path import PARTIAL, partial_name, problem_of
+from gatepost.workspace.resolver import DIRECTORY, Resolver
+
+Parts = tuple[str, ...]
+
+# Without O_NONBLOCK, opening a pipe would hold the thread until somebody writes.
+READING = os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+MAKING = os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_NOFOLLOW | os.O_CLOEXEC
+
+CHUNK = 1 << 20
+"""Bytes between two looks at whether anybody still waits."""
+
+IN_THE_WAY = frozenset({errno.ELOOP, errno.ENOTDIR, errno.EISDIR, errno.ENAMETOOLONG, errno.ENXIO})
+"""A link, a file where a folder should be, a socket: what no path leads through or to."""
+
+REFUSED = {
+    errno.ENOSPC: "there is no room left for files. Delete something, or ask the operator.",
+    errno.EDQUOT: "there is no room left for files. Delete something, or ask the operator.",
+    errno.EACCES: "the server itself may not use it. The operator can change that.",
+    errno.EPERM: "the server itself may not use it. The operator can change that.",
+    errno.EROFS: "the server may only read here.",
+}
+
+_HERE = {"follow_symlinks": False}
+
+
+class Tree:
+    """
+    One directory below the root of all tenants, made when something is first written.
+
+    *base* leads to it from *root*; *shown* is what tools put before its paths.
+    """
+
+    def __init__(self, root: int, base: Parts, resolver: Resolver, shown: str) -> None:
+        self._root = root
+        self._base = base
+        self._resolver = resolver
+        self.shown = shown
+
+    def read(self, parts: Parts, limit: int) -> Head:
+        """The first *limit* bytes of a plain file, and its size."""
+        with self._explained(parts), self._file(parts) as file:
+            data = bytearray()
+            while len(data) < limit and (more := os.read(file, min(limit - len(data), CHUNK))):
+                data += more
+            return Head(bytes(data), max(os.fstat(file).st_size, len(data)))
+
+    def write(
+        self,
+        parts: Parts,
+        data: bytes,
+        tally: Tally,
+        stop: threading.Event,
+        *,
+        mkdirs: bool,
+        append: bool = False,
+    ) -> int:
+        """Replace a file, or with *append* a file by a longer one; the size it has now."""
+        with self._explained(parts):
+            missing = self._missing(parts[:-1])
+            if missing and not mkdirs:
+                message = f"The folder {self._show(parts[:-1])} does not exist."
+                raise ToolFailure("not_found", f"{message} Pass mkdirs=true to make it.")
+            old = None if missing else self._status(parts)
+            if old is not None and stat.S_ISDIR(old.st_mode):
+                raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR))
+            before = old.st_size if old is not None and stat.S_ISREG(old.st_mode) else 0
+            growth = len(data) if append else len(data) - before
+            tally.require(bytes=growth, files=missing + (old is None))
+            with self._made(parts[:-1], tally) as folder:
+                source = parts if append and old is not None else None
+                size = self._replace(folder, parts[-1], data, stop, source, _mode(old))
+                tally.add(bytes=size - before, files=int(old is None))
+                os.fsync(folder)
+            return size
+
+    def make(self, parts: Parts, tally: Tally) -> None:
+        """Make a folder and those above it."""
+        with self._explained(parts):
+            tally.require(bytes=0, files=self._missing(parts))
+            with self._made(parts, tally):
+                return
+
+    def remove(self, parts: Parts, tally: Tally, *, recursive: bool) -> bool:
+        """Remove what stands there; a folder vanishes as a whole, and is then cleared away."""
+        try:
+            with self._explained(parts), self._folder(parts[:-1]) as folder:
+                status = os.stat(parts[-1], dir_fd=folder, **_HERE)
+                if stat.S_ISDIR(status.st_mode) and not recursive:
+                    message = (
+                        f"{self._show(parts)} is a folder. Pass recursive=true to delete it with "
+                        "everything in it."
+                    )
+                    raise ToolFailure("validation", message, field="recursive")
+                hidden = partial_name()
+                os.rename(parts[-1], hidden, src_dir_fd=folder, dst_dir_fd=folder)
+                gone = clear(folder, hidden)
+                tally.add(bytes=-gone.bytes, files=-gone.files)
+                os.fsync(folder)
+                return True
+        except _Missing:
+            return False
+
+    def status(self, parts: Parts) -> Item:
+        """What stands there."""
+        with self._explained(parts):
+            found = self._status(parts)
+            if found is None:
+                raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT))
+            return _item(parts, found)
+
+    def entries(
+        self, parts: Parts, limit: int, *, recursive: bool, files_only: bool = False
+    ) -> Listing:
+        """
+        At most *limit* of what is below a folder: all of a folder before what is deeper.
+
+        What is being written and what no path could name are left out. The same tree gives the
+        same list.
+        """
+        items: list[Item] = []
+        todo = deque([parts])
+        while todo and len(items) <= limit:
+            folder = todo.popleft()
+            try:
+                with self._explained(folder):
+                    below = self._entries(folder)
+            except ToolFailure:
+                if folder == parts and parts:
+                    raise
+                continue  # nothing written yet, or gone while we walk
+            items += [one for one in below if one.type == "file" or not files_only]
+            if recursive:
+                todo += [tuple(one.path.split("/")) for one in below if one.type == "folder"]
+        cut = len(items) > limit
+        return Listing(sorted(items[:limit], key=lambda item: item.path), cut)
+
+    def count(self) -> Usage:
+        """What is there, links and odd names included; clears away what a crash left half done."""
+        size = files = 0
+        todo: list[Parts] = [()]
+        while todo:
+            parts = todo.pop()
+            try:
+                with self._folder(parts) as folder:
+                    for name in os.listdir(folder):
+                        if PARTIAL.fullmatch(name):
+                            clear(folder, name)
+                            continue
+                        status = _look(name, folder)
+                        if status is None:
+                            continue
+                        files += 1
+                        size += status.st_size if stat.S_ISREG(status.st_mode) else 0
+                        todo += [(*parts, name)] if stat.S_ISDIR(status.st_mode) else []
+            except OSError as error:
+                if error.errno not in (*IN_THE_WAY, errno.ENOENT):
+                    raise
+        return Usage(size, files)
+
+    def _entries(self, parts: Parts) -> list[Item]:
+        found: list[Item] = []
+        with self._folder(parts) as folder:
+            for name in sorted(os.listdir(folder)):
+                path = (*parts, name)
+                if problem_of("/".join(path)) is not None:
+                    continue
+                if (status := _look(name, folder)) is not None:
+                    found.append(_item(path, status))
+        return found
+
+    @contextmanager
+    def _folder(self, parts: Sequence[str]) -> Iterator[int]:
+        handle = self._resolver.open(self._root, (*self._base, *parts), DIRECTORY)
+        try:
+            yield handle
+        finally:
+            os.close(handle)
+
+    @contextmanager
+    def _file(self, parts: Parts) -> Iterator[int]:
+        with self._folder(parts[:-1]) as folder:
+            handle = self._resolver.open(folder, parts[-1:], READING)
+        try:
+            status = os.fstat(handle)
+            if not stat.S_ISREG(status.st_mode):
+                raise ToolFailure("validation", f"{self._show(parts)} is not a file.", field="path")
+            if status.st_nlink > 1:
+                # Its other name may be another tenant's file: no tool makes hard links between
+                # files that are shown, so nobody who is honest needs one here.
+                message = f"{self._show(parts)} has several names (hard links) and is not read."
+                raise ToolFailure("validation", message, field="path")
+            yield handle
+        finally:
+            os.close(handle)
+
+    @contextmanager
+    def _made(self, parts: Parts, tally: Tally) -> Iterator[int]:
+        """The folder, made where it is missing; each step is opened relative to the one before."""
+        handle = os.dup(self._root)
+        try:
+            for at, name in enumerate((*self._base, *parts)):
+                try:
+                    os.mkdir(name, 0o700, dir_fd=handle)
+                except FileExistsError:
+                    pass
+                else:
+                    tally.add(bytes=0, files=int(at >= len(self._base)))
+                    os.fsync(handle)
+                below = self._resolver.open(handle, (name,), DIRECTORY)
+                os.close(handle)
+                handle = below
+            yield handle
+        finally:
+            os.close(handle)
+
+    def _missing(self, parts: Parts) -> int:
+        """How many of the folders are not there."""
+        for there in range(len(parts), -1, -1):
+            try:
+                with self._folder(parts[:there]):
+                    return len(parts) - there
+            except FileNotFoundError:
+                continue
+        return len(parts)
+
+    def _status(self, parts: Parts) -> os.stat_result | None:
+        try:
+            with self._folder(parts[:-1]) as folder:
+                return _look(parts[-1], folder)
+        except FileNotFoundError:
+            return None
+
+    def _replace(
+        self,
+        folder: int,
+        name: str,
+        data: bytes,
+        stop: threading.Event,
+        source: Parts | None,
+        mode: int,
+    ) -> int:
+        temporary = partial_name()
+        done = False
+        try:
+            handle = os.open(temporary, MAKING, mode, dir_fd=folder)
+            try:
+                if source is not None:
+                    with self._file(source) as old:
+                        while chunk := os.read(old, CHUNK):
+                            _write(handle, chunk, stop)
+                _write(handle, data, stop)
+                size = os.fstat(handle).st_size
+                os.fsync(handle)
+            finally:
+                os.close(handle)
+            if stop.is_set():
+                raise Stopped
+            # Renaming replaces a link instead of writing through it.
+            os.rename(temporary, name, src_dir_fd=folder, dst_dir_fd=folder)
+            done = True
+            return size
+        finally:
+            if not done:
+                clear(folder, temporary)
+
+    def _show(self, parts: Parts) -> str:
+        return self.shown + "/".join(parts)
+
+    @contextmanager
+    def _explained(self, parts: Parts) -> Iterator[None]:
+        """Say what went wrong in terms of the workspace; the machine's own paths stay inside."""
+        try:
+            yield
+        except FileNotFoundError:
+            raise _Missing(
+                "not_found", f"{self._show(parts)} does not exist.", field="path"
+            ) from None
+        except OSError as error:
+            if error.errno in IN_THE_WAY:
+                message = f"{self._show(parts)} is not a plain file in plain folders."
+                raise ToolFailure("validation", message, field="path") from None
+            if error.errno in REFUSED:
+                raise ToolFailure(
+                    "denied", f"{self._show(parts)}: {REFUSED[error.errno]}"
+                ) from None
+            if error.errno == errno.EAGAIN:
+                message = f"{self._show(parts)} is being changed by somebody else. Try again."
+                raise ToolFailure("upstream_unavailable", message, retry_after=1.0) from None
+            raise
+
+
+class _Missing(ToolFailure):
+    """Nothing stands there."""
+
+
+def _look(name: str, folder: int) -> os.stat_result | None:
+    """What stands there, unless it is gone by now."""
+    try:
+        return os.stat(name, dir_fd=folder, **_HERE)
+    except FileNotFoundError:
+        return None
+
+
+def _write(handle: int, data: bytes, stop: threading.Event) -> None:
+    view = memoryview(data)
+    while view:
+        if stop.is_set():
+            raise Stopped
+        view = view[os.write(handle, view[:CHUNK]) :]
+
+
+def _mode(old: os.stat_result | None) -> int:
+    """What could be run stays so: a script of a repository would differ otherwise."""
+    return 0o700 if old is not None and stat.S_ISREG(old.st_mode) and old.st_mode & 0o100 else 0o600
+
+
+def _item(parts: Parts, status: os.stat_result) -> Item:
+    kind: ItemType = "other"
+    if stat.S_ISREG(status.st_mode):
+        kind = "file"
+    elif stat.S_ISDIR(status.st_mode):
+        kind = "folder"
+    elif stat.S_ISLNK(status.st_mode):
+        kind = "link"
+    size = status.st_size if kind == "file" else 0
+    return Item("/".join(parts), kind, size, status.st_mtime)

@@ -1,0 +1,52 @@
+"""A server that is killed in the middle of writing leaves old or new content, never half."""
+
+import sys
+from pathlib import Path
+
+import pytest
+
+from gatepost.workspace import Workspaces
+from tests.support.process import Process, python_environment
+
+SIZE = 1_000_000
+
+WRITER = f"""
+import asyncio, sys
+from pathlib import Path
+from gatepost.workspace import Workspaces
+
+async def main():
+    acme = Workspaces(Path(sys.argv[1])).of("acme")
+    while True:
+        for letter in (b"a", b"b"):
+            await acme.write("folder/same", letter * {SIZE})
+            await acme.append("log", letter * 1000)
+            await acme.write("gone/x/y", letter)
+            await acme.delete("gone", recursive=True)
+            print(letter.decode(), flush=True)
+
+asyncio.run(main())
+"""
+
+
+@pytest.mark.requirement("X1")
+@pytest.mark.parametrize("rounds", [1, 2, 3, 5, 8])
+async def test_a_kill_leaves_whole_files_and_a_true_count(tmp_path: Path, rounds: int) -> None:
+    """Killed by SIGKILL while it writes; the next server finds no trace of what was half done."""
+    root = tmp_path / "workspaces"
+    writer = Process([sys.executable, "-c", WRITER, str(root)], env=python_environment())
+    for _ in range(rounds):
+        writer.next_line()
+    writer.kill()
+    found = (root / "acme/folder/same").read_bytes()
+    log = (root / "acme/log").read_bytes()
+    spaces = Workspaces(root)
+    usage = await spaces.of("acme").usage()
+    spaces.close()
+    there = list((root / "acme").rglob("*"))
+
+    assert found in (b"a" * SIZE, b"b" * SIZE)
+    assert len(log) % 1000 == 0
+    assert not [path for path in there if path.name.endswith(".partial")]
+    assert usage.files == len(there)
+    assert usage.bytes == sum(path.stat().st_size for path in there if path.is_file())

@@ -1,0 +1,184 @@
+"""What a tenant keeps stays within its quota, however many write, and is never miscounted."""
+
+import asyncio
+import errno
+import fcntl
+import os
+from collections.abc import Iterator
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from gatepost.tools.api import ToolFailure
+from gatepost.tools.surroundings import Usage
+from gatepost.workspace import Quota, TenantWorkspace, Workspaces, ledger
+
+
+@pytest.fixture
+def root(tmp_path: Path) -> Path:
+    return tmp_path / "workspaces"
+
+
+@pytest.fixture
+def processes(root: Path) -> Iterator[list[Workspaces]]:
+    """The same root as two processes have it: each with a count and a lock of its own."""
+    made = [Workspaces(root, quota=Quota(bytes=10_000, files=20)) for _ in range(2)]
+    yield made
+    for one in made:
+        one.close()
+
+
+def really(root: Path, tenant: str = "acme") -> Usage:
+    """What a walk by somebody else finds."""
+    size = files = 0
+    for top in (root / tenant, root / ".gatepost" / tenant / "memory"):
+        for path in top.rglob("*"):
+            files += 1
+            size += path.stat().st_size if path.is_file() else 0
+    return Usage(size, files)
+
+
+async def kinds(*attempts: "asyncio.Future[object]") -> list[str]:
+    """How each of them ended."""
+    ended = await asyncio.gather(*attempts, return_exceptions=True)
+    return [one.failure.kind if isinstance(one, ToolFailure) else "done" for one in ended]
+
+
+async def test_as_many_fit_as_there_is_room(processes: list[Workspaces], root: Path) -> None:
+    """Forty at once through two processes: ten fit, thirty are told why not, nothing is lost."""
+    spaces = [one.of("acme") for one in processes]
+    attempts = [
+        asyncio.ensure_future(spaces[number % 2].write(f"{number}", b"x" * 1_000))
+        for number in range(40)
+    ]
+
+    assert sorted(await kinds(*attempts)) == ["denied"] * 30 + ["done"] * 10
+    assert really(root) == await spaces[0].usage() == Usage(10_000, 10)
+
+
+async def test_folders_count_and_memories_count(processes: list[Workspaces], root: Path) -> None:
+    """One quota for all places of a tenant; a refused write leaves no folders behind."""
+    acme = processes[0].of("acme")
+    await acme.area("memory").write("note", b"x" * 100)
+    await acme.write("a/b/c/d", b"1")
+    await acme.make_folder("e/f")
+    assert await acme.usage() == really(root) == Usage(101, 7)
+    with pytest.raises(ToolFailure, match="7 of 20 files"):
+        await acme.write("/".join("zyxwvutsrqponmlkj"), b"1")
+
+    assert await acme.usage() == really(root) == Usage(101, 7)
+    assert await processes[0].of("globex").usage() == Usage(0, 0)
+
+
+async def test_a_full_workspace_can_be_emptied(processes: list[Workspaces], root: Path) -> None:
+    """Smaller content, deleting and reading go on; then there is room again."""
+    acme = processes[0].of("acme")
+    await acme.write("a/big", b"x" * 10_000)
+    with pytest.raises(ToolFailure) as full:
+        await acme.append("a/big", b"x")
+    await acme.write("a/big", b"x" * 9_000)
+    await acme.append("a/big", b"x" * 1_000)
+    with pytest.raises(ToolFailure):
+        await acme.write("other", b"x")
+    await acme.delete("a", recursive=True)
+    await acme.write("other", b"x" * 10_000)
+
+    assert full.value.failure.kind == "denied"
+    assert "holds 10000 of 10000 bytes" in full.value.failure.message
+    assert await acme.usage() == really(root) == Usage(10_000, 1)
+
+
+async def test_nobody_is_refused_for_what_is_gone(processes: list[Workspaces], root: Path) -> None:
+    """An operator made room: the next write that would be refused looks first."""
+    acme = processes[0].of("acme")
+    acme._home.ledger._counted_at = 0.0  # the last count is long ago
+    await acme.write("a", b"x" * 10_000)
+    acme._home.ledger._counted_at = -1e9
+    os.unlink(root / "acme/a")
+
+    await acme.write("b", b"x" * 10_000)
+
+    assert await acme.usage() == Usage(10_000, 1)
+
+
+@pytest.mark.parametrize("left", [b"", b"99", b"x y\n", b"-1 2\n", b"\xff" * 64])
+async def test_a_count_that_a_crash_left_is_not_believed(root: Path, left: bytes) -> None:
+    """Neither half a count nor none: what is there is counted, what was half done is gone."""
+    first = Workspaces(root)
+    await first.of("acme").write("a", b"123")
+    first.close()
+    (root / ".gatepost/acme/.usage").write_bytes(left)
+    (root / "acme/.0123456789abcdef.partial").write_bytes(b"half")
+    deep = root / "acme/.fedcba9876543210.partial/a/b"
+    deep.mkdir(parents=True)
+    (deep / "c").symlink_to("/etc")
+    second = Workspaces(root)
+    await second.of("acme").write("b", b"45")
+
+    assert await second.of("acme").usage() == really(root) == Usage(5, 2)
+    second.close()
+
+
+async def test_a_cancelled_write_leaves_nothing_half_done(root: Path) -> None:
+    """The old file, or the new one; no name that nobody asked for."""
+    spaces = Workspaces(root)
+    acme: TenantWorkspace = spaces.of("acme")
+    await acme.write("a", b"old")
+    for _ in range(20):
+        writing = asyncio.ensure_future(acme.write("a", b"new" * 300_000))
+        await asyncio.sleep(0)
+        await asyncio.sleep(0)
+        writing.cancel()
+        await asyncio.gather(writing, return_exceptions=True)
+    spaces.close()
+
+    assert os.listdir(root / "acme") == ["a"]
+    assert (root / "acme/a").read_bytes() in (b"old", b"new" * 300_000)
+
+
+async def test_a_workspace_that_another_process_keeps_busy_says_so(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Reading goes on; a change may be tried again."""
+    monkeypatch.setattr(ledger, "LOCK_S", 0.0)
+    spaces = Workspaces(root)
+    acme = spaces.of("acme")
+    await acme.write("a", b"1")
+    handle = os.open(root / ".gatepost/acme/.usage", os.O_RDWR)
+    fcntl.flock(handle, fcntl.LOCK_EX)
+    with pytest.raises(ToolFailure) as busy:
+        await acme.write("a", b"2")
+
+    assert busy.value.failure.kind == "upstream_unavailable"
+    assert await acme.read("a", limit=10) == b"1"
+    os.close(handle)
+    await acme.write("a", b"2")
+    spaces.close()
+
+
+async def test_a_disk_that_refuses_is_told_in_words(
+    root: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """No room, or no right to write: the model is told, and nothing half written stays."""
+    spaces = Workspaces(root)
+    acme = spaces.of("acme")
+    await acme.write("a", b"1")
+    for number, says in (
+        (errno.ENOSPC, "no room left"),
+        (errno.EROFS, "may only read"),
+        (errno.EACCES, "may not use it"),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(os, "fsync", partial(refuse, number))
+            with pytest.raises(ToolFailure, match=says) as refused:
+                await acme.write("a", b"2")
+        assert refused.value.failure.kind == "denied"
+
+    assert os.listdir(root / "acme") == ["a"]
+    assert await acme.usage() == really(root) == Usage(1, 1)
+    spaces.close()
+
+
+def refuse(number: int, handle: int) -> None:
+    raise OSError(number, os.strerror(number))

@@ -1,0 +1,136 @@
+"""Folders and files that turn into links and back while tools use them never lead out."""
+
+import os
+import threading
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.tools.api import ToolFailure
+from gatepost.workspace import TenantWorkspace, Workspaces, kernel_resolves, resolver_of
+from tests.support.waiting import eventually
+
+THEIRS, OURS = b"theirs", b"ours"
+ROUNDS = 50
+
+
+class Swapper(threading.Thread):
+    """Exchanges what stands at *spot* with a link, again and again, until it is told to stop."""
+
+    def __init__(self, spot: Path, link: Path) -> None:
+        super().__init__(daemon=True)
+        self.spot, self.link, self.aside = spot, link, spot.with_name("aside")
+        self.stop = threading.Event()
+        self.swaps = 0
+
+    def run(self) -> None:
+        while not self.stop.is_set():
+            self._move(self.spot, self.aside)
+            self._move(self.link, self.spot)
+            self._move(self.spot, self.link)
+            self._move(self.aside, self.spot)
+            self.swaps += 1
+
+    def _move(self, old: Path, new: Path) -> None:
+        try:
+            os.rename(old, new)
+        except OSError:
+            return  # a tool removed or made something meanwhile
+
+    @contextmanager
+    def running(self) -> Iterator[None]:
+        self.start()
+        eventually(lambda: self.swaps > 10, within=10)
+        yield
+        self.stop.set()
+        self.join(10)
+        assert not self.is_alive()
+
+
+@pytest.fixture(params=["kernel", "walk"])
+def spaces(tmp_path: Path, request: pytest.FixtureRequest) -> Iterator[Workspaces]:
+    if request.param == "kernel" and not kernel_resolves():
+        pytest.skip("this kernel has no openat2")
+    made = Workspaces(tmp_path / "workspaces", resolver=resolver_of(request.param))
+    yield made
+    made.close()
+
+
+Action = Callable[[TenantWorkspace, int], Awaitable[Any]]
+
+ACTIONS: list[Action] = [
+    lambda acme, _: acme.read("spot/inner", limit=100),
+    lambda acme, _: acme.write("spot/inner", OURS),
+    lambda acme, number: acme.write(f"spot/{number % 5}/new", OURS),
+    lambda acme, _: acme.append("spot/inner", b"", mkdirs=False),
+    lambda acme, _: acme.entries(recursive=True, limit=1000),
+    lambda acme, _: acme.stat("spot/inner"),
+    lambda acme, _: acme.delete("spot/inner"),
+    lambda acme, _: acme.write("spot/inner", OURS),
+    lambda acme, number: acme.delete(f"spot/{number % 5}", recursive=True),
+    lambda acme, _: acme.usage(),
+]
+
+
+async def attempt(acme: TenantWorkspace, action: Action, number: int = 0) -> str:
+    """What one use of what is being swapped answers, or the kind of its refusal."""
+    try:
+        return repr(await action(acme, number))
+    except ToolFailure as failure:
+        return failure.failure.kind
+
+
+@pytest.mark.requirement("P14", "X1", "P3")
+@pytest.mark.parametrize("target", ["neighbour", "outside"])
+async def test_a_folder_that_turns_into_a_link_leads_nowhere(
+    spaces: Workspaces, tmp_path: Path, target: str
+) -> None:
+    """Reading, writing, making, listing, deleting and counting, while it changes all the time."""
+    theirs = tmp_path / ("workspaces/globex" if target == "neighbour" else "outside")
+    for path in ("inner", "0/new", "1/kept"):
+        (theirs / path).parent.mkdir(parents=True, exist_ok=True)
+        (theirs / path).write_bytes(THEIRS)
+    acme = spaces.of("acme")
+    await acme.write("spot/inner", OURS)
+    link = tmp_path / "link"
+    link.symlink_to(theirs)
+
+    with Swapper(tmp_path / "workspaces/acme/spot", link).running():
+        for number in range(ROUNDS):
+            for action in ACTIONS:
+                found = await attempt(acme, action, number)
+                assert "theirs" not in found
+                assert "spot/1/kept" not in found
+
+    assert sorted(str(p.relative_to(theirs)) for p in theirs.rglob("*") if p.is_file()) == [
+        "0/new",
+        "1/kept",
+        "inner",
+    ]
+    assert {p.read_bytes() for p in theirs.rglob("*") if p.is_file()} == {THEIRS}
+
+
+@pytest.mark.requirement("P14")
+async def test_a_file_that_turns_into_a_link_is_never_read_through(
+    spaces: Workspaces, tmp_path: Path
+) -> None:
+    """What is answered is the tenant's own; what is written replaces the link."""
+    (tmp_path / "theirs").write_bytes(THEIRS)
+    acme = spaces.of("acme")
+    await acme.write("spot", OURS)
+    link = tmp_path / "link"
+    link.symlink_to(tmp_path / "theirs")
+
+    with Swapper(tmp_path / "workspaces/acme/spot", link).running():
+        for _ in range(ROUNDS):
+            for action in (
+                lambda acme, _: acme.read("spot", limit=100),
+                lambda acme, _: acme.write("spot", OURS),
+                lambda acme, _: acme.append("spot", b""),
+            ):
+                assert "theirs" not in await attempt(acme, action)
+
+    assert (tmp_path / "theirs").read_bytes() == THEIRS

@@ -1,0 +1,222 @@
+"""Each tool of files and memory does and refuses what its page says, by both protocols."""
+
+import os
+import re
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.packs.office import Office, Worker
+
+
+class Step(NamedTuple):
+    """A call after some files were put there, and what a model reads of its answer."""
+
+    row: str
+    tool: str
+    arguments: dict[str, Any]
+    answer: Any
+    files: dict[str, bytes] = {}
+
+
+NOTES = {"notes.md": "Grüße\n".encode(), "src/a.py": b"1", "src/b/c.py": b"22"}
+
+WORKS = [
+    Step("X1", "fs_list", {}, ["notes.md", "src"], NOTES),
+    Step("X1", "fs_list", {"path": "/workspace"}, ["notes.md", "src"], NOTES),
+    Step("X1", "fs_list", {"path": "src"}, ["a.py", "b"], NOTES),
+    Step("X1", "fs_list", {"path": "/workspace/src/"}, ["a.py", "b"], NOTES),
+    Step("X1", "fs_list", {"path": "nowhere"}, []),
+    Step("X1", "fs_list", {}, []),
+    Step("X1", "fs_read_text", {"path": "notes.md"}, "Grüße\n", NOTES),
+    Step("X1", "fs_read_text", {"path": "/workspace/notes.md"}, "Grüße\n", NOTES),
+    Step("X1", "fs_read_text", {"path": "empty"}, "", {"empty": b""}),
+    Step("X1", "fs_write_text", {"path": "a/b/c.txt", "text": "x"}, "ok"),
+    Step("X1", "fs_write_text", {"path": "a.txt", "text": "x", "mkdirs": False}, "ok"),
+    Step("X1", "fs_write_text", {"path": "notes.md", "text": ""}, "ok", NOTES),
+    Step("X1", "fs_delete", {"path": "notes.md"}, "ok", NOTES),
+    Step("X1", "fs_delete", {"path": "src", "recursive": True}, "ok", NOTES),
+    Step("X1", "fs_delete", {"path": "never/was"}, "ok"),
+    Step("P3", "workspace_read", {"path": "/workspace/notes.md"}, "Grüße\n", NOTES),
+    Step(
+        "P3",
+        "workspace_write",
+        {"path": "a/b.txt", "content": "Grüße"},
+        {"path": "/workspace/a/b.txt", "bytes": 7},
+    ),
+    Step("P4", "memory_read", {}, "Nothing is kept yet. memory_write keeps a text under a name."),
+    Step("P4", "memory_write", {"name": "a.md", "content": "ü"}, {"name": "a.md", "bytes": 2}),
+    Step(
+        "P4",
+        "memory_write",
+        {"name": "a.md", "content": "ü", "append": True},
+        {"name": "a.md", "bytes": 2},
+    ),
+]
+
+
+def put(worker: Worker, files: dict[str, bytes]) -> None:
+    for path, data in files.items():
+        (worker.folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (worker.folder / path).write_bytes(data)
+
+
+def told(step: Step) -> Any:
+    shown = " ".join(f"{name}={value}" for name, value in step.arguments.items())
+    return pytest.param(
+        step, marks=pytest.mark.requirement(step.row), id=f"{step.tool} {shown}"[:80]
+    )
+
+
+@pytest.mark.parametrize("step", [told(step) for step in WORKS])
+def test_a_call_answers_what_the_page_says(worker: Worker, step: Step) -> None:
+    """The same by both protocols."""
+    put(worker, step.files)
+
+    heard = worker.call(step.tool, **step.arguments)
+
+    assert (heard.failure, heard.value) == (None, step.answer)
+
+
+FAILS = [
+    *[
+        Step("P14", tool, {"path": path, **more}, ("validation", says))
+        for tool, more in (
+            ("fs_list", {}),
+            ("fs_read_text", {}),
+            ("fs_write_text", {"text": "x"}),
+            ("fs_delete", {}),
+            ("workspace_read", {}),
+            ("workspace_write", {"content": "x"}),
+            ("workspace_list", {}),
+        )
+        for path, says in (
+            ("../etc/passwd", "leads out of the workspace"),
+            ("/workspace/../etc/passwd", "leads out of the workspace"),
+            ("/etc/passwd", "leads out of the workspace"),
+            ("a\0b", "null bytes"),
+            ("a\x1bb", "control characters"),
+            ("a/" * 2048 + "a", "too long: at most 4096"),
+        )
+    ],
+    Step("X1", "fs_list", {"path": "notes.md"}, ("validation", "not a plain file"), NOTES),
+    Step("X1", "fs_read_text", {"path": "no.md"}, ("not_found", "/workspace/no.md does not exist")),
+    Step("X1", "fs_read_text", {"path": "src"}, ("validation", "/workspace/src is not a"), NOTES),
+    Step(
+        "X1",
+        "fs_read_text",
+        {"path": "a.png"},
+        ("validation", r"no UTF-8 text but 4 bytes .*image/png"),
+        {"a.png": b"\x89PNG"},
+    ),
+    Step("X1", "fs_read_text", {"path": "z"}, ("validation", "no UTF-8 text"), {"z": b"a\0b"}),
+    Step("X1", "fs_read_text", {"path": "z"}, ("validation", "no UTF-8 text"), {"z": b"a\xc3"}),
+    Step("X1", "fs_read_text", {"path": "a", "max_bytes": 0}, ("validation", "max_bytes")),
+    Step(
+        "X1",
+        "fs_write_text",
+        {"path": "no/a.txt", "text": "x", "mkdirs": False},
+        ("not_found", "/workspace/no does not exist. Pass mkdirs=true"),
+    ),
+    Step("X1", "fs_write_text", {"path": "src", "text": "x"}, ("validation", "not a plain"), NOTES),
+    Step(
+        "X1",
+        "fs_delete",
+        {"path": "src"},
+        ("validation", "/workspace/src is a folder. Pass recursive=true"),
+        NOTES,
+    ),
+    Step("X1", "fs_delete", {"path": ".", "recursive": True}, ("validation", "itself"), NOTES),
+    Step("X1", "fs_write_text", {"path": "a", "text": "x" * 1_000_001}, ("denied", "is full")),
+    Step("P3", "workspace_read", {"path": "no.md"}, ("not_found", "/workspace/no.md does not")),
+    Step("P3", "workspace_list", {"path": "no"}, ("not_found", "/workspace/no does not exist")),
+    Step("P3", "workspace_list", {"limit": 0}, ("validation", "limit")),
+    Step("P4", "memory_read", {"name": "no"}, ("not_found", "no memory 'no'. Call memory_read")),
+    *[
+        Step("P4", tool, {"name": name, **more}, ("validation", "letter or digit"))
+        for tool, more in (("memory_read", {}), ("memory_write", {"content": "x"}))
+        for name in ("", "..", "../a", "a/b", "/a", ".hidden", "a\0b", "a\n", "a.", "x" * 81)
+    ],
+]
+
+
+@pytest.mark.parametrize("step", [told(step) for step in FAILS])
+def test_a_failure_tells_the_model_what_would_work(worker: Worker, step: Step) -> None:
+    """In the words of the workspace; nothing of the machine's own paths."""
+    put(worker, step.files)
+    kind, says = step.answer
+
+    heard = worker.call(step.tool, **step.arguments)
+
+    assert heard.failure is not None
+    assert re.search(says, heard.failure), heard.failure
+    assert heard.kind in (None, kind)
+    assert str(worker.folder.parent) not in heard.failure
+
+
+@pytest.mark.requirement("X1", "P3")
+@pytest.mark.parametrize("tool", ["fs_read_text", "workspace_read"])
+def test_a_long_file_is_cut_where_a_character_ends_and_says_so(worker: Worker, tool: str) -> None:
+    """Half an `ü` is no text; what is missing must not be taken for the end."""
+    put(worker, {"long.txt": "aüü".encode()})
+
+    heard = worker.call(tool, path="long.txt", max_bytes=4)
+
+    assert heard.text.startswith("aü\n\n[Cut: these are the first 3 of 5 bytes.")
+
+
+@pytest.mark.requirement("P3")
+def test_a_folder_is_listed_with_all_that_it_holds(worker: Worker) -> None:
+    """Names relative to the folder, paths that any tool takes, sizes, times; cut where asked."""
+    put(worker, NOTES)
+    (worker.folder / "src/link").symlink_to("/etc/passwd")
+    os.utime(worker.folder / "src/a.py", (1_700_000_000, 1_700_000_000))
+
+    heard = worker.call("workspace_list", path="/workspace/src", recursive=True)
+    entries = heard.value["entries"]
+    cut = worker.call("workspace_list", path="src", limit=1).value
+
+    assert [(e["name"], e["type"], e["size"]) for e in entries] == [
+        ("a.py", "file", 1),
+        ("b", "folder", 0),
+        ("b/c.py", "file", 2),
+        ("link", "link", 0),
+    ]
+    assert entries[0]["path"] == "/workspace/src/a.py"
+    assert entries[0]["modified"] == "2023-11-14T22:13:20+00:00"
+    assert heard.value["truncated"] is False
+    assert [e["name"] for e in cut["entries"]] == ["a.py"]
+    assert cut["truncated"] is True
+
+
+@pytest.mark.requirement("P4")
+def test_what_is_remembered_is_read_again(worker: Worker) -> None:
+    """Replaced, or added to; listed by name; no file tool sees any of it."""
+    worker.call("memory_write", name="b", content="1")
+    worker.call("memory_write", name="Ä note.md", content="x")
+    worker.call("memory_write", name="b", content="2")
+    grown = worker.call("memory_write", name="b", content="3", append=True)
+
+    assert grown.value == {"name": "b", "bytes": 2}
+    assert worker.call("memory_read", name="b").value == "23"
+    assert worker.call("memory_read").value == "b\nÄ note.md"
+    assert worker.call("fs_list").value == []
+    assert worker.call("workspace_list", recursive=True).value["entries"] == []
+
+
+@pytest.mark.requirement("P3", "P4", "P14", "X1")
+@pytest.mark.parametrize("protocol", ["mcp", "rest"])
+def test_two_tenants_with_the_same_names_never_meet(office: Office, protocol: Any) -> None:
+    """Neither by reading, nor by listing, nor by replacing, nor by deleting."""
+    one, other = office.worker(protocol), office.worker(protocol)
+    for worker in (one, other):
+        worker.call("fs_write_text", path="a/same.txt", text=worker.tenant)
+        worker.call("memory_write", name="same", content=worker.tenant)
+    other.call("fs_delete", path="a", recursive=True)
+    other.call("memory_write", name="same", content="mine", append=True)
+
+    assert one.call("fs_read_text", path="a/same.txt").value == one.tenant
+    assert one.call("memory_read", name="same").value == one.tenant
+    assert other.call("fs_list").value == []
+    for path in (f"../{one.tenant}/a/same.txt", f"/workspace/../{one.tenant}/a/same.txt"):
+        assert other.call("fs_read_text", path=path).failure is not None
