@@ -34,6 +34,7 @@ from gatepost_authz.middleware import BearerMiddleware, Place
 Paths = tuple[str, ...]
 
 ENDPOINT_METHODS = ("GET", "POST", "DELETE")
+HEALTH, READINESS = PROBES = ("/health", "/readyz")
 
 
 def build_app(
@@ -67,8 +68,8 @@ def build_app(
         checks=checks(config, services, resource, table, untouched),
         log=services.log,
         probes={
-            "/health": health,
-            "/readyz": lambda: services.readiness(insecure_dev_auth=bool(development_issuer)),
+            HEALTH: health,
+            READINESS: lambda: services.readiness(insecure_dev_auth=bool(development_issuer)),
         },
         is_endpoint=table.first_matches,
     )
@@ -247,7 +248,8 @@ class Table:
                 # Starlette adds HEAD to every GET, and a stream has none.
                 own = ENDPOINT_METHODS if route is self.routes[0] else sorted(route.methods)
                 return ", ".join(own).encode()
-        return b"POST"
+        # Edge answers these before the table is asked.
+        return b"GET, HEAD" if path in PROBES else b"POST"
 
     def first_matches(self, path: str) -> bool:
         """Whether the path is the endpoint's."""

@@ -207,4 +207,5 @@ def test_a_probe_is_asked_by_get_alone(site: Site, method: str, path: str) -> No
     answer = exchange(site.port, request(method, path, head))
 
     assert answer.status in {401, 405}
+    assert answer.field("allow") in {None, "GET, HEAD"}
     assert "Traceback" not in site.log()
