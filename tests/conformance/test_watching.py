@@ -261,7 +261,7 @@ async def test_r_10_only_what_may_be_read_can_be_subscribed_to(client: Client) -
     assert secret["message"] == none["message"]
 
 
-@pytest.mark.requirement("R-10", "A-44")
+@pytest.mark.requirement("R-10")
 async def test_r_10_a_document_that_needs_a_scope_challenges() -> None:
     """As reading it does: 403 with all the scopes it takes, where they can be had."""
     house = await a_house().open()
