@@ -14,6 +14,8 @@ from gatepost.settings import StorageSettings
 from gatepost.stores.api import Records, Relay, StoreUnavailable
 from gatepost.stores.backends import open_records, open_relay
 
+# Not the generator that everybody in the process shares, and may have seeded.
+DICE = random.SystemRandom()
 SWEEP_EVERY_S = 60.0
 PROBE_S = 2.0
 """How long a store may take to answer a probe."""
@@ -64,7 +66,7 @@ async def sweeping(records: Records, *, every_s: float = SWEEP_EVERY_S) -> Async
 async def _sweep_always(records: Records, every_s: float) -> None:
     while True:
         # Replicas that started together must not sweep together.
-        await asyncio.sleep(every_s * random.uniform(0.5, 1.5))  # noqa: S311  # no secret
+        await asyncio.sleep(every_s * DICE.uniform(0.5, 1.5))
         try:
             gone = await records.sweep(time.time())
         except StoreUnavailable as outage:
