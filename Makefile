@@ -9,7 +9,7 @@ dev: .venv/core ## run Gatepost on this machine: endpoint, issuer, sample tools
 	@exec $(BIN)/gatepost dev $(ARGS)
 
 test: .venv/dev tests/node/node_modules/.installed-from ## every test; ten minutes on two cores
-	$(BIN)/pytest $(ARGS)
+	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 lint: .venv/dev ## format, lint, types
 	$(BIN)/ruff format --check .
