@@ -61,7 +61,7 @@ UNSHOWABLE: list[tuple[Any, str]] = [
     (Above, "exclusiveMinimum"),
     (int, "object with properties"),
     (dict[str, int], "object with properties"),
-    (object(), "cannot be made"),
+    pytest.param(object(), "cannot be made", id="no type"),
     ({}, "object with properties"),
     ({"type": "object", "properties": {}}, "1 to 64 fields"),
     ({"type": "object", "properties": {str(n): {"type": "boolean"} for n in range(65)}}, "1 to 64"),
