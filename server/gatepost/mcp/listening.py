@@ -1,6 +1,7 @@
 """The GET stream of a session: what belongs to no request (S-09 to S-11)."""
 
 import secrets
+from contextlib import ExitStack
 from typing import Any
 
 import msgspec
@@ -18,17 +19,14 @@ from gatepost_authz.caller import TenantContext
 async def open_listener(server: Server, caller: TenantContext, room: Room) -> "Listener":
     """Take the place of the session's listener; raises Refused."""
     listener = Listener(server, caller, room)
-    opened = False
-    try:
+    with ExitStack() as undo:
+        undo.callback(listener.leave)
         await listener.enter()
         listener.interest = await server.feed.follow(caller.tenant_id, listener.changed)
         if (await room.revise(listener.in_force)).ended:
             listener.end()
         await room.tell("listen", listener.name)
-        opened = True
-    finally:
-        if not opened:
-            listener.leave()
+        undo.pop_all()
     return listener
 
 

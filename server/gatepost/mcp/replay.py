@@ -2,6 +2,7 @@
 
 import secrets
 from collections import deque
+from contextlib import ExitStack
 
 from gatepost.mcp.held import Held
 from gatepost.mcp.journal import ENDS, EVENT_ID, MARK, SILENT_END
@@ -28,16 +29,13 @@ async def open_replay(
         raise NO_SUCH_EVENT
     replay = Replay(server, caller, room, match[1], int(match[2]))
     await replay.check()
-    opened = False
-    try:
+    with ExitStack() as undo:
+        undo.callback(replay.leave)
         await replay.enter()
         if not await replay.wanted():
             replay.end()
         await room.tell("resume", replay.stream, replay.me)
-        opened = True
-    finally:
-        if not opened:
-            replay.leave()
+        undo.pop_all()
     return replay
 
 

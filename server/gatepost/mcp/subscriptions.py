@@ -1,5 +1,6 @@
 """`subscriptions/listen`: a stream of the changes that its client wants to hear of."""
 
+from contextlib import ExitStack
 from typing import Annotated
 
 import msgspec
@@ -86,13 +87,10 @@ async def listen(server: Server, exchange: Exchange, identity: bytes, params: Pa
         raise TOO_MANY from None
     except Closing:
         raise STOPPING from None
-    opened = False
-    try:
+    with ExitStack() as undo:
+        undo.callback(server.streams.leave, listener)
         listener.follow(await server.feed.follow(caller.tenant_id, listener.hear))
-        opened = True
-    finally:
-        if not opened:
-            server.streams.leave(listener)
+        undo.pop_all()
     return listener
 
 
