@@ -16,11 +16,8 @@ from gatepost.mcp.stream import Stream
 from gatepost.tools.client import (
     LEVELS,
     Capabilities,
-    Clock,
-    InputRequest,
     LogLevel,
-    MissingCapability,
-    required_by,
+    Nobody,
 )
 
 # What a person can follow, and no more than a loop over a million rows should put on a wire.
@@ -29,7 +26,7 @@ MESSAGES_PER_S, MESSAGES_AT_ONCE = 50, 200
 MOST_LOG_BYTES = 16_384
 
 
-class Audience:
+class Audience(Nobody):
     """A client that hears of one call through its stream, and can be asked nothing."""
 
     stream: Stream | None = None
@@ -72,9 +69,6 @@ class Audience:
     def capabilities(self) -> Capabilities:
         """What the client declared."""
         return self._capabilities
-
-    def timed(self, clock: Clock) -> None:
-        """Nobody is waited for."""
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """
@@ -121,18 +115,6 @@ class Audience:
         if logger is not None:
             params["logger"] = logger
         await self.stream.notify("notifications/message", params)
-
-    async def request(
-        self, requests: Mapping[str, InputRequest]
-    ) -> Mapping[str, Mapping[str, Any]]:
-        """Nothing can be asked this way."""
-        raise MissingCapability(required_by(requests))
-
-    async def pause(self, retry_after_s: float) -> None:
-        """This stream cannot be resumed."""
-
-    async def detach(self) -> None:
-        """The call stays with its request."""
 
     async def answered(self, work: Awaitable[bytes]) -> bytes:
         """Await *work*, the request's result; what was held back goes out before it (LG-03)."""

@@ -138,7 +138,10 @@ class Client(Protocol):
 class Nobody:
     """The client of a protocol that can be told and asked nothing."""
 
-    capabilities: Capabilities = {}
+    @property
+    def capabilities(self) -> Capabilities:
+        """Nothing was declared."""
+        return {}
 
     def timed(self, clock: Clock) -> None:
         """Nobody waits for a person."""
