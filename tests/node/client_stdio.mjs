@@ -22,7 +22,9 @@ const call = async (name, args, options) =>
 report.echo = await call("echo", { text: "grüß Gott" });
 // Slowly: of reports that come together with their answer this client drops some.
 const onprogress = ({ progress }) => steps.push(progress);
-await call("count_slowly", { steps: 3, delay_s: 0.1 }, { onprogress });
-report.progress = steps;
+// This client forgets its callback as the result comes in, so a report that is read together with
+// the result may be lost to it: the last of four is not looked at.
+await call("count_slowly", { steps: 4, delay_s: 0.1 }, { onprogress });
+report.progress = steps.slice(0, 3);
 await client.close();
 console.log(JSON.stringify(report));
