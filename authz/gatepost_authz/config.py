@@ -190,3 +190,8 @@ class Network(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=T
     """A file with the company's CA certificates (PEM), used beside the system's."""
     proxy: str = ""
     """An HTTP proxy for outgoing requests."""
+    allow_hosts: tuple[str, ...] = ()
+    """
+    Hosts that tools may reach although their addresses are private, as `host` (https) or
+    `host:port` (http too): `gitlab.corp.example`, `10.0.0.7:8080`.
+    """

@@ -16,6 +16,7 @@ from gatepost.edge.flood import Flood
 from gatepost.guard.limits import Attempts, Limits
 from gatepost.guard.once import Once, Runs
 from gatepost.keyring import KeyRing
+from gatepost.lending import Lending
 from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.mcp.register import Register
@@ -57,6 +58,7 @@ class Services:
     verifier: TokenVerifier
     registry: Registry
     runner: Runner
+    lending: Lending
     tenants_apart: bool
     """Whether each tenant has a resource of its own."""
 
@@ -121,6 +123,7 @@ class Services:
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
         )
+        self.lending = Lending(config.packs, records=self.records, run=runner.run)
         if self._config is not None:
             self._tell_streams(self._config, config, registry)
         self._config = config
@@ -187,6 +190,7 @@ class Services:
             client=call.client,
             changes=TenantChanges(self.relay, call.caller.tenant_id),
             correlation=call.correlation,
+            kit=self.lending,
         )
 
     def drain(self, within_s: float) -> None:

@@ -4,6 +4,7 @@ from typing import Literal
 
 import msgspec
 
+from gatepost.packs.settings import Packs
 from gatepost.telemetry.logs import LogFormat, LogLevel
 from gatepost_authz.config import Issuer, Network
 
@@ -204,6 +205,7 @@ class Config(Settings, frozen=True, kw_only=True):
     storage: StorageSettings = StorageSettings()
     workspace: WorkspaceSettings = WorkspaceSettings()
     tools: ToolsSettings = ToolsSettings()
+    packs: Packs = Packs()
     mcp: McpSettings = McpSettings()
     tasks: TasksSettings = TasksSettings()
     limits: LimitsSettings = LimitsSettings()

@@ -87,6 +87,8 @@ def page() -> str:
     section = ""
     for name, meaning, default in settings():
         table = name.partition(".")[0] if "." in name or name == "issuers" else ""
+        if table == "packs":
+            table = ".".join(name.split(".")[:2])
         if table != section:
             section = table
             parts.append(f"## [{'[issuers]' if table == 'issuers' else table}]\n")

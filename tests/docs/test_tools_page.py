@@ -25,7 +25,7 @@ SECTIONS = dict(re.findall(r"^### `(\w+)`$(.*?)(?=^##|\Z)", PAGE, re.MULTILINE |
 
 
 def shipped() -> dict[str, Tool]:
-    packs: list[Pack] = [import_module(module).pack for module in BUILT_IN.values()]
+    packs: list[Pack] = [import_module(row.place).pack for row in BUILT_IN.values()]
     return {name: tool for pack in packs for name, tool in pack.tools.items()}
 
 
@@ -36,7 +36,7 @@ def test_every_tool_has_a_heading_and_every_heading_a_tool() -> None:
 
 def test_every_resource_and_prompt_has_a_heading() -> None:
     """By URI and by name, with the scopes it needs."""
-    packs: list[Pack] = [import_module(module).pack for module in BUILT_IN.values()]
+    packs: list[Pack] = [import_module(row.place).pack for row in BUILT_IN.values()]
     offers = [one for pack in packs for one in pack.offers if not isinstance(one, Tool)]
     sections = dict(
         re.findall(r"^### (?:Resource|Prompt) `([^`]+)`$(.*?)(?=^##|\Z)", PAGE, re.M | re.DOTALL)

@@ -15,7 +15,7 @@ from hypothesis import strategies as st
 
 from gatepost.packs import filesystem, memory, workspace
 from gatepost.workspace import Workspaces, kernel_resolves, resolver_of
-from tests.packs.office import SCOPES, Office
+from tests.packs.office import Office, scopes_of
 from tests.support.mcp import Client, a_caller
 
 SECRET = "the-secret-of-somebody-else"
@@ -158,7 +158,9 @@ class Yard:
         packs = (filesystem.pack, workspace.pack, memory.pack)
         offers = [offer for pack in packs for offer in pack.offers]
         self.client = Client(offers, workspaces=self.spaces)
-        self.client.caller = a_caller(scopes=frozenset(SCOPES.split()))
+        self.client.caller = a_caller(
+            scopes=frozenset(scopes_of(["filesystem", "workspace", "memory"]))
+        )
 
     async def call(self, tool: str, path: str) -> tuple[bool, str]:
         """Whether it failed, and all that was answered; it never breaks."""

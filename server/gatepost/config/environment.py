@@ -62,14 +62,14 @@ def _kind_of(path: list[str]) -> Any:
     return kind
 
 
-def variables() -> list[str]:
+def variables(struct: type[msgspec.Struct] = Config, prefix: str = PREFIX) -> list[str]:
     """Every variable that sets something."""
     names = []
-    for name, kind in get_type_hints(Config).items():
+    for name, kind in get_type_hints(struct).items():
         if isinstance(kind, type) and issubclass(kind, msgspec.Struct):
-            names += [f"{PREFIX}{name}__{inner}".upper() for inner in get_type_hints(kind)]
+            names += variables(kind, f"{prefix}{name}__")
         else:
-            names.append(f"{PREFIX}{name}".upper())
+            names.append(f"{prefix}{name}".upper())
     return names
 
 

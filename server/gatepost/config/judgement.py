@@ -45,6 +45,10 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from _mode(config)
     yield from _tenancy(config)
     yield from toolbox.problems
+    for name, table in config.packs.tables():
+        for fault in table.faults():
+            setting = f"packs.{name}.{fault.setting}"
+            yield Problem("config.E060", fault.message, fault.hint, setting=setting)
     yield from stdio.problems(config)
     yield from _tools(config, toolbox)
     yield from _numbers(config)

@@ -51,7 +51,7 @@ def load(settings: ToolsSettings) -> Toolbox:
     for at, name in enumerate(settings.packs):
         setting = f"tools.packs[{at}]"
         if name in BUILT_IN:
-            _add(packs, problems, BUILT_IN[name], setting)
+            _add(packs, problems, BUILT_IN[name].place, setting, BUILT_IN[name].extra)
         else:
             near = difflib.get_close_matches(name, BUILT_IN, n=1, cutoff=0.5)
             hint = f"did you mean {near[0]!r}?" if near else f"there are: {', '.join(BUILT_IN)}"
@@ -64,12 +64,26 @@ def load(settings: ToolsSettings) -> Toolbox:
     return Toolbox(tuple(packs), tuple(problems))
 
 
-def _add(packs: list[Pack], problems: list[Problem], source: str, setting: str) -> None:
+def _add(
+    packs: list[Pack],
+    problems: list[Problem],
+    source: str,
+    setting: str,
+    extra: str | None = None,
+) -> None:
     try:
         module = _module(source)
+    except ModuleNotFoundError as error:
+        if extra is None:
+            _refuse(problems, source, setting, error)
+            return
+        # The pack stays out, which widens nothing, and the others are served.
+        message = f"the pack needs what is not installed ({error.name}), so it is left out"
+        hint = f"pip install 'gatepost[{extra}]'"
+        problems.append(Problem("config.W004", message, hint, "warning", setting))
+        return
     except LOADING_ERRORS as error:
-        message = f"{source} cannot be loaded: {type(error).__name__}: {error}"
-        problems.append(Problem("config.E011", message, _place(error, source), setting=setting))
+        _refuse(problems, source, setting, error)
         return
     found = list(dict.fromkeys(v for v in vars(module).values() if isinstance(v, Pack)))
     if not found:
@@ -82,6 +96,11 @@ def _add(packs: list[Pack], problems: list[Problem], source: str, setting: str) 
             )
         )
     packs += [pack for pack in found if pack not in packs]
+
+
+def _refuse(problems: list[Problem], source: str, setting: str, error: BaseException) -> None:
+    message = f"{source} cannot be loaded: {type(error).__name__}: {error}"
+    problems.append(Problem("config.E011", message, _place(error, source), setting=setting))
 
 
 def _module(source: str) -> ModuleType:

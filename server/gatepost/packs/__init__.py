@@ -1,8 +1,18 @@
 """The packs that ship with the server, by name; a pack that is off is never imported."""
 
-BUILT_IN: dict[str, str] = {
-    "demo": "gatepost.packs.demo",
-    "filesystem": "gatepost.packs.filesystem",
-    "memory": "gatepost.packs.memory",
-    "workspace": "gatepost.packs.workspace",
+from typing import NamedTuple
+
+
+class BuiltIn(NamedTuple):
+    """Where a pack is, and the extra that brings what it needs beside the core."""
+
+    place: str
+    extra: str | None = None
+
+
+BUILT_IN: dict[str, BuiltIn] = {
+    "demo": BuiltIn("gatepost.packs.demo"),
+    "filesystem": BuiltIn("gatepost.packs.filesystem"),
+    "memory": BuiltIn("gatepost.packs.memory"),
+    "workspace": BuiltIn("gatepost.packs.workspace"),
 }

@@ -149,6 +149,40 @@ class Sessions(Protocol):
         """
 
 
+class Entry(msgspec.Struct, frozen=True, kw_only=True):
+    """One value that a tenant keeps under a key; ``revision`` grows with every change, from 1."""
+
+    key: str
+    value: bytes
+    revision: int
+    updated_at: float
+
+
+class Entries(Protocol):
+    """
+    What one tenant keeps of one subject, by key: secrets, approved scripts, loaded APIs.
+
+    Values are opaque here, at most 64 MB, and stay until somebody deletes them.
+    """
+
+    async def get(self, key: str) -> Entry | None:
+        """The entry of that key."""
+
+    async def all(self) -> list[Entry]:
+        """Every entry of the subject, by key."""
+
+    async def put(self, key: str, value: bytes, *, now: float, revision: int | None = None) -> bool:
+        """
+        Keep *value* under *key*, durably.
+
+        With *revision* only in the place of the entry that has it (0: of none); False when
+        somebody else changed it meanwhile.
+        """
+
+    async def delete(self, key: str) -> bool:
+        """Remove an entry, durably; whether there was one."""
+
+
 class TenantRecords(Protocol):
     """All durable stores of one tenant."""
 
@@ -163,6 +197,9 @@ class TenantRecords(Protocol):
     @property
     def sessions(self) -> Sessions:
         """Its sessions."""
+
+    def entries(self, subject: str) -> Entries:
+        """What it keeps of one subject; *subject* is a name in our own code."""
 
 
 class Records(Protocol):

@@ -10,6 +10,7 @@ from gatepost.stores.api import (
     TERMINAL,
     Claim,
     Deliver,
+    Entry,
     Event,
     SessionRecord,
     TaskRecord,
@@ -61,6 +62,11 @@ class MemoryTenant:
         self.tasks = MemoryTasks()
         self.claims = MemoryClaims()
         self.sessions = MemorySessions()
+        self._entries: dict[str, MemoryEntries] = {}
+
+    def entries(self, subject: str) -> "MemoryEntries":
+        """See `TenantRecords`."""
+        return self._entries.setdefault(subject, MemoryEntries())
 
     def sweep(self, now: float) -> int:
         """Remove everything whose time is over."""
@@ -168,6 +174,34 @@ class MemorySessions:
         next_one = msgspec.structs.replace(record, revision=record.revision + 1)
         self.held[key] = (next_one, expires_at)
         return True
+
+
+class MemoryEntries:
+    """See `Entries`."""
+
+    def __init__(self) -> None:
+        self._held: dict[str, Entry] = {}
+
+    async def get(self, key: str) -> Entry | None:
+        """See `Entries`."""
+        return self._held.get(key)
+
+    async def all(self) -> list[Entry]:
+        """See `Entries`."""
+        return sorted(self._held.values(), key=lambda entry: entry.key)
+
+    async def put(self, key: str, value: bytes, *, now: float, revision: int | None = None) -> bool:
+        """See `Entries`."""
+        kept = self._held.get(key)
+        before = kept.revision if kept else 0
+        if revision is not None and revision != before:
+            return False
+        self._held[key] = Entry(key=key, value=value, revision=before + 1, updated_at=now)
+        return True
+
+    async def delete(self, key: str) -> bool:
+        """See `Entries`."""
+        return self._held.pop(key, None) is not None
 
 
 class MemoryRelay:

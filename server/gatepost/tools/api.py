@@ -5,6 +5,7 @@ from typing import Any, ClassVar, Literal, TypeVar, Unpack
 
 import msgspec
 
+from gatepost.stores.api import Entries
 from gatepost.tools.asking import (
     Answered,
     Elicitation,
@@ -17,8 +18,9 @@ from gatepost.tools.asking import (
 )
 from gatepost.tools.client import LEVELS, NOBODY, Client, LogLevel, lacking
 from gatepost.tools.content import Icon
+from gatepost.tools.kit import Kit, Settings
 from gatepost.tools.sampling import Sampled, Sampling, SamplingMessage, SamplingOptions
-from gatepost.tools.surroundings import UNHEARD, Changes, Workspace
+from gatepost.tools.surroundings import UNHEARD, Changes, Outbound, Workspace
 from gatepost_authz.caller import TenantContext
 
 T = TypeVar("T")
@@ -129,6 +131,49 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The keys of what this run asked so far."""
     correlation: str | None = None
     """The caller's own id for what this call is part of; hand it on, and believe nothing of it."""
+
+    kit: Kit | None = None
+    """What the methods below lend; None only where a function is called by hand."""
+
+    @property
+    def http(self) -> Outbound:
+        """HTTP to others, at public addresses and allowed hosts only."""
+        return self._kit.http(self)
+
+    @property
+    def _kit(self) -> Kit:
+        if self.kit is None:
+            raise RuntimeError("this context was made by hand and lends nothing")
+        return self.kit
+
+    def entries(self, subject: str) -> Entries:
+        """What the tenant keeps of a subject, durably and at every replica; see Entries."""
+        return self._kit.entries(self, subject)
+
+    def settings(self, kind: type[Settings]) -> Settings:
+        """A pack's own table of the configuration, by its type."""
+        return self._kit.settings(kind)
+
+    async def secret(self, text: str, *, field: str, literals: bool = True) -> str:
+        """
+        What the argument *field* means: `secret:NAME` is that secret of the tenant, else itself.
+
+        ToolFailure when there is no such secret, or when *literals* are not taken. Only for
+        arguments that are declared as Secret, whose values stay out of every answer and log.
+        """
+        if text.startswith("secret:"):
+            return await self._kit.secret(self, text.removeprefix("secret:"))
+        if not literals:
+            message = f"`{field}` takes no literal value here; name a secret: secret:NAME."
+            raise ToolFailure("validation", message, field=field)
+        return text
+
+    async def call(self, name: str, arguments: Mapping[str, Any]) -> "Outcome":
+        """
+        Call another tool as this call's caller: what it may not use is unknown here too, limits
+        count it, and its failure is an Outcome with one.
+        """
+        return await self._kit.call(self, name, arguments)
 
     async def progress(
         self, progress: float, total: float | None = None, message: str | None = None

@@ -1,6 +1,7 @@
-"""What a tool may use beside its arguments: the tenant's files, and word to whoever watches."""
+"""What a tool may use beside its arguments: the tenant's files and secrets, HTTP, its settings."""
 
-from typing import Literal, Protocol
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 import msgspec
 
@@ -125,3 +126,58 @@ class Unheard:
 
 
 UNHEARD = Unheard()
+
+
+class Upload(msgspec.Struct, frozen=True):
+    """One file of a multipart form."""
+
+    name: str
+    """Of the form's field."""
+    filename: str
+    data: bytes
+    content_type: str = "application/octet-stream"
+
+
+class Reply(msgspec.Struct, frozen=True):
+    """What another server answered, as far as it was read."""
+
+    status: int
+    headers: Mapping[str, str]
+    """By lower-case names."""
+    body: bytes
+    """Decompressed."""
+    truncated: bool
+    """Whether there was more than *max_bytes*."""
+    url: str
+    """Where it came from in the end, after redirects."""
+
+
+class Sending(TypedDict, total=False):
+    """What a request may carry beside method and URL; one of json, form, uploads or content."""
+
+    params: Mapping[str, Any]
+    headers: Mapping[str, str]
+    json: Any
+    form: Mapping[str, Any]
+    uploads: Sequence[Upload]
+    """With *form*: one multipart form."""
+    content: bytes
+    timeout_s: float
+    """For all of it, redirects included; default 30."""
+    max_bytes: int
+    """Where the body is cut; default 1,000,000."""
+    redirects: int
+    """How many are followed; default 0. What is secret stays with the host it was meant for."""
+
+
+class Outbound(Protocol):
+    """
+    HTTP to others: only to public addresses and to hosts that `[network] allow_hosts` names.
+
+    Every answer is a Reply, whatever its status. Where there is none ToolFailure says why, written
+    for a model: "denied" for an address or URL that is not allowed, "upstream_unavailable" for a
+    server that cannot be reached, "timeout".
+    """
+
+    async def send(self, method: str, url: str, **options: Unpack[Sending]) -> Reply:
+        """Send one request, with the call's correlation id, and read its answer."""
