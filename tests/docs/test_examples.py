@@ -1,0 +1,79 @@
+"""What examples/ shows works as it is written there."""
+
+import json
+import re
+from pathlib import Path
+
+import pytest
+
+from examples import function, pack
+from gatepost.workspace import Workspaces
+from tests.architecture.source import ROOT
+from tests.support.mcp import Client, a_caller
+from tests.support.rounds import accept, ask_again, go_on, questions, said
+
+PAGE = (ROOT / "examples/README.md").read_text(encoding="utf-8")
+
+
+def test_the_page_names_every_example() -> None:
+    """Each file and folder beside it, and nothing that is gone."""
+    there = {
+        path.name + "/" * path.is_dir()
+        for path in (ROOT / "examples").iterdir()
+        if path.name != "README.md" and not path.name.startswith(("_", "."))
+    }
+
+    assert set(re.findall(r"^\| \[(\S+?)\]", PAGE, re.MULTILINE)) == there
+
+
+async def test_a_function_is_a_tool() -> None:
+    """Its answer, and the allowed values where an argument is wrong."""
+    client = Client(function.pack.offers)
+    arguments = {"amount": 100, "source": "EUR", "target": "CHF"}
+    right = (await client.call("convert", arguments)).json["result"]
+    wrong = (await client.call("convert", arguments | {"target": "DM"})).json["result"]
+
+    assert right["content"][0]["text"] == "93.91"
+    assert wrong["isError"] is True
+    assert all(currency in said_by(wrong) for currency in function.PER_EURO)
+
+
+def said_by(result: dict[str, object]) -> str:
+    return json.dumps(result["content"])
+
+
+@pytest.fixture
+def client(tmp_path: Path) -> Client:
+    made = Client(pack.pack.offers, workspaces=Workspaces(tmp_path))
+    made.caller = a_caller(scopes=frozenset({"expenses:read", "expenses:write"}))
+    return made
+
+
+async def test_a_pack_keeps_and_finds(client: Client) -> None:
+    """Nothing first, with what would help; then what was kept, also as a resource."""
+    before = (await client.call("largest_expense")).json["result"]
+    for vendor, amount in (("Acme", 12.5), ("Globex", 99.0)):
+        expense = {"vendor": vendor, "amount": amount, "category": "meals"}
+        await client.call("add_expense", expense)
+    largest = (await client.call("largest_expense")).json["result"]
+    read = (await client.ask("resources/read", {"uri": "expenses://all"})).json["result"]
+    prompt = {"name": "review_expenses", "arguments": {"month": "May"}}
+    messages = (await client.ask("prompts/get", prompt)).json["result"]["messages"]
+
+    assert before["isError"] is True
+    assert "add_expense" in said_by(before)
+    assert largest["structuredContent"]["vendor"] == "Globex"
+    assert [one["vendor"] for one in json.loads(read["contents"][0]["text"])] == ["Acme", "Globex"]
+    assert "May" in messages[0]["content"]["text"]
+
+
+async def test_a_pack_asks_before_it_deletes(client: Client) -> None:
+    """A no leaves everything; a yes to so many deletes them."""
+    await client.call("add_expense", {"vendor": "Acme", "amount": 1, "category": "travel"})
+    asked = await ask_again(client, "clear_expenses")
+    declined = await go_on(client, "clear_expenses", asked, {"question-1": {"action": "decline"}})
+    done = await go_on(client, "clear_expenses", asked, {"question-1": accept(sure=True)})
+
+    assert questions(asked)["question-1"]["params"]["message"] == "Delete 1 receipts?"
+    assert said(declined) == "Nothing was deleted."
+    assert said(done) == "Deleted 1 receipts."
