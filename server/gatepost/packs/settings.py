@@ -1,30 +1,18 @@
 """What the built-in packs can be told, one table each: `[packs.NAME]`."""
 
 from collections.abc import Iterator
-from typing import Any, NamedTuple
+from typing import Any
 
 import msgspec
 
-
-class Fault(NamedTuple):
-    """A setting of a pack that cannot be used."""
-
-    setting: str
-    """Its name within the pack's table."""
-    message: str
-    hint: str = ""
-
-
-class PackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One pack's table; the pack gets it by `ctx.settings(ItsType)`."""
-
-    def faults(self) -> Iterator[Fault]:
-        """What is wrong with the values, beyond their types."""
-        yield from ()
+from gatepost.packs.gitlab.settings import GitlabSettings
+from gatepost.packs.table import PackSettings
 
 
 class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tables of all packs."""
+
+    gitlab: GitlabSettings = GitlabSettings()
 
     def tables(self) -> Iterator[tuple[str, PackSettings]]:
         """Each by its pack's name."""

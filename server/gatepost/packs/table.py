@@ -1,0 +1,23 @@
+"""What a pack's own table of the configuration is made of; `settings` holds them all."""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import msgspec
+
+
+class Fault(NamedTuple):
+    """A setting of a pack that cannot be used."""
+
+    setting: str
+    """Its name within the pack's table."""
+    message: str
+    hint: str = ""
+
+
+class PackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """One pack's table; the pack gets it by `ctx.settings(ItsType)`."""
+
+    def faults(self) -> Iterator[Fault]:
+        """What is wrong with the values, beyond their types."""
+        yield from ()
