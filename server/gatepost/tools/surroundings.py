@@ -167,7 +167,13 @@ class Sending(TypedDict, total=False):
     max_bytes: int
     """Where the body is cut; default 1,000,000."""
     redirects: int
-    """How many are followed; default 0. What is secret stays with the host it was meant for."""
+    """
+    How many are followed; default 0. What is secret stays with the host it was meant for; a
+    redirect that would take it elsewhere, or from https to http, is answered as it is.
+    """
+    confidential: bool
+    """Whether URL or parameters hold a secret, as headers and bodies are taken to: never by http
+    to a public host."""
 
 
 class Outbound(Protocol):
