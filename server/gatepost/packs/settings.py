@@ -5,11 +5,14 @@ from typing import Any
 
 import msgspec
 
+from gatepost.packs.gitlab.settings import GitlabSettings
 from gatepost.packs.table import PackSettings
 
 
 class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tables of all packs."""
+
+    gitlab: GitlabSettings = GitlabSettings()
 
     def tables(self) -> Iterator[tuple[str, PackSettings]]:
         """Each by its pack's name."""
