@@ -7,6 +7,7 @@ from typing import Any, TypeVar
 import msgspec
 import structlog
 
+from gatepost.outbound.client import Client
 from gatepost.packs.settings import Packs
 from gatepost.secrets.grammar import INNER_NAME, NAME, SecretRefused
 from gatepost.secrets.shelf import Secrets
@@ -29,16 +30,18 @@ class Lending:
         *,
         records: Records,
         secrets: Secrets,
+        outbound: Client,
         run: Callable[[Call], Awaitable[Outcome]],
     ) -> None:
         self._settings: Mapping[type[Any], Any] = packs.by_type()
         self._records = records
         self._secrets = secrets
+        self._outbound = outbound
         self._run = run
 
     def http(self, ctx: CallContext) -> Outbound:
         """See `Kit`."""
-        raise NotImplementedError
+        return self._outbound.of(ctx.caller.tenant_id, ctx.correlation)
 
     def entries(self, ctx: CallContext, subject: str) -> Entries:
         """See `Kit`."""

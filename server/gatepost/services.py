@@ -21,6 +21,7 @@ from gatepost.lending import Lending
 from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.mcp.register import Register
+from gatepost.outbound.client import Client
 from gatepost.renewal import known_tenants, lists_changed, losers, outcasts
 from gatepost.secrets.shelf import Secrets
 from gatepost.secrets.vault import Vault
@@ -84,6 +85,7 @@ class Services:
             most_per_caller=config.limits.listen_streams_per_caller,
         )
         self.fetcher = Fetcher(development=config.development, network=config.network)
+        self.outbound = Client(config.network, tls=self.fetcher.tls)
         self.keys = Keys(self.fetcher)
         self.decisions = Decisions()
         self.keyring = keyring
@@ -127,8 +129,13 @@ class Services:
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
         )
+        self.outbound.apply(config.network)
         self.lending = Lending(
-            config.packs, records=self.records, secrets=self.secrets, run=runner.run
+            config.packs,
+            records=self.records,
+            secrets=self.secrets,
+            outbound=self.outbound,
+            run=runner.run,
         )
         self.secrets.keep_own(own_secrets(config, self.keyring))
         if self._config is not None:
@@ -236,6 +243,7 @@ class Services:
             await introspectors.aclose()
         await self.keys.aclose()
         await self.fetcher.aclose()
+        await self.outbound.aclose()
         self.workspaces.close()
         await self.register.aclose()
         await self.feed.aclose()
