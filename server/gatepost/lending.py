@@ -10,6 +10,7 @@ from gatepost.packs.settings import Packs
 from gatepost.stores.api import Entries, Records
 from gatepost.tools.api import Call, CallContext, Outcome
 from gatepost.tools.surroundings import Outbound
+from gatepost_authz.config import Network
 
 T = TypeVar("T")
 
@@ -25,7 +26,10 @@ class Lending:
         outbound: Client,
         run: Callable[[Call], Awaitable[Outcome]],
     ) -> None:
-        self._settings: Mapping[type[Any], Any] = packs.by_type()
+        self._settings: Mapping[type[Any], Any] = {
+            **packs.by_type(),
+            Network: outbound.network,
+        }
         self._records = records
         self._outbound = outbound
         self._run = run
