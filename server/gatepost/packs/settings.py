@@ -5,14 +5,18 @@ from typing import Any
 
 import msgspec
 
+from gatepost.packs.git.settings import GitSettings
 from gatepost.packs.gitlab.settings import GitlabSettings
+from gatepost.packs.ssh.settings import SshSettings
 from gatepost.packs.table import PackSettings
 
 
 class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tables of all packs."""
 
+    git: GitSettings = GitSettings()
     gitlab: GitlabSettings = GitlabSettings()
+    ssh: SshSettings = SshSettings()
 
     def tables(self) -> Iterator[tuple[str, PackSettings]]:
         """Each by its pack's name."""

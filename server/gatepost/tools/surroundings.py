@@ -219,3 +219,10 @@ class Outbound(Protocol):
 
     async def send(self, method: str, url: str, **options: Unpack[Sending]) -> Reply:
         """Send one request, with the call's correlation id, and read its answer."""
+
+    async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
+        """
+        Where a program may connect to that speaks to *host* by itself (`https`, `http`, `ssh`).
+
+        The program must be told to use these and to ask nobody; ToolFailure as for `send`.
+        """
