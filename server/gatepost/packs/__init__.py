@@ -14,5 +14,6 @@ BUILT_IN: dict[str, BuiltIn] = {
     "demo": BuiltIn("gatepost.packs.demo"),
     "filesystem": BuiltIn("gatepost.packs.filesystem"),
     "memory": BuiltIn("gatepost.packs.memory"),
+    "vault": BuiltIn("gatepost.packs.vault.tools"),
     "workspace": BuiltIn("gatepost.packs.workspace"),
 }

@@ -6,10 +6,14 @@ from typing import Any
 import msgspec
 
 from gatepost.packs.table import PackSettings
+from gatepost.packs.vault.settings import VaultSettings
 
 
 class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tables of all packs."""
+
+    vault: VaultSettings = VaultSettings()
+    """Where the vault of `vault_read` and its kin is."""
 
     def tables(self) -> Iterator[tuple[str, PackSettings]]:
         """Each by its pack's name."""
