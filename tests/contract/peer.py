@@ -61,20 +61,32 @@ async def take_over(records: Records, holder: str, keys: list[str]) -> list[str]
     return [key for key in await asyncio.gather(*map(one, keys)) if key is not None]
 
 
+async def win(records: Records, holder: str, keys: list[str]) -> list[str]:
+    """Put every entry that was read at its first revision; those that this process put."""
+    entries = records.of("acme").entries("race")
+
+    async def one(key: str) -> str | None:
+        return key if await entries.put(key, holder.encode(), now=0.0, revision=1) else None
+
+    return [key for key in await asyncio.gather(*map(one, keys)) if key is not None]
+
+
 async def write_always(records: Records) -> None:
     """Keep task after task, and say of each that it is kept, until killed."""
     tasks, claims = records.of("acme").tasks, records.of("acme").claims
+    entries = records.of("acme").entries("kept")
     number = 0
     while True:
         number += 1
         await tasks.create(task(id=f"t{number}", call=b"x" * 500))
         await claims.begin(claim(key=b"k%d" % number), now=0.0)
         await claims.finish(b"k%d" % number, "h1", b"done %d" % number, FOREVER)
+        await entries.put("latest", b"%d" % number, now=0.0)
         print(number, flush=True)  # noqa: T201  # this is how it talks
 
 
 JOBS: dict[str, Callable[..., Awaitable[Any]]] = {
-    job.__name__: job for job in (begin, subscribe, take_over, write_always)
+    job.__name__: job for job in (begin, subscribe, take_over, win, write_always)
 }
 
 

@@ -13,9 +13,9 @@ from structlog.testing import capture_logs
 from gatepost.stores.api import StoreRefused, StoreUnavailable
 from gatepost.stores.sql import schema
 from gatepost.stores.sql.database import Database
-from gatepost.stores.sql.records import database_of, migrate, opened
+from gatepost.stores.sql.records import SqlRecords, database_of, migrate, opened
 from gatepost.stores.sql.tables import METADATA, REVISION
-from tests.contract.samples import task
+from tests.contract.samples import claim, task
 
 LATER = '''
 """Something new."""
@@ -23,7 +23,7 @@ LATER = '''
 import sqlalchemy as sa
 from alembic import op
 
-revision = "0002"
+revision = "later"
 down_revision = "{before}"
 
 
@@ -85,8 +85,11 @@ async def test_migrating_says_what_it_did_and_is_done_once(empty_url: str) -> No
     first = await migrate(empty_url)
     second = await migrate(empty_url)
 
-    assert (first.before, first.after, len(first.steps)) == (None, REVISION, 1)
-    assert first.steps[0].startswith(f"{REVISION}: Tasks")
+    assert (first.before, first.after) == (None, REVISION)
+    assert [step.partition(",")[0] for step in first.steps] == [
+        "0001: Tasks",
+        "0002: What tenants keep under names: secrets",
+    ]
     assert (second.before, second.after, second.steps) == (REVISION, REVISION, ())
 
 
@@ -113,12 +116,37 @@ async def value(database: Database, sql: str) -> object:
     return (await database.rows(text(sql), {}))[0][0]
 
 
+async def test_a_database_of_the_first_version_goes_on(empty_url: str, tmp_path: Path) -> None:
+    """What it holds stays as it was, and what is new can be used at once."""
+    first = tmp_path / "migrations"
+    shutil.copytree(schema.SCRIPTS, first, ignore=shutil.ignore_patterns("__pycache__"))
+    (first / "versions" / "entries.py").unlink()
+    database = database_of(empty_url)
+    assert (await schema.migrate(database, first)).after == "0001"
+    before = SqlRecords(database).of("acme")
+    await before.tasks.create(task())
+    assert await before.claims.begin(claim(), now=0.0) is None
+    with pytest.raises(StoreRefused, match=r"revision 0001 .* needs 0002: run `gatepost migrate`"):
+        await schema.check(database)
+    await database.aclose()
+
+    move = await migrate(empty_url)
+
+    assert (move.before, move.after, len(move.steps)) == ("0001", "0002", 1)
+    records = await opened(empty_url)
+    acme = records.of("acme")
+    assert await acme.tasks.get("t1") == task()
+    assert await acme.claims.get(b"k1") == claim()
+    assert await acme.entries("s").put("k", b"new", now=0.0, revision=0)
+    await records.aclose()
+
+
 async def test_a_later_migration_keeps_what_there_is(empty_url: str, tmp_path: Path) -> None:
     """Forward only, over data."""
     database = await kept(empty_url)
     move = await schema.migrate(database, scripts(tmp_path))
 
-    assert (move.before, move.after) == (REVISION, "0002")
+    assert (move.before, move.after) == (REVISION, "later")
     assert await value(database, "SELECT tool FROM tasks WHERE news IS NULL") == "changed"
     await database.aclose()
 
@@ -138,7 +166,7 @@ async def test_a_migration_that_fails_leaves_everything_as_it_was(
     assert await schema.revision(database) == REVISION
     assert await value(database, "SELECT tool FROM tasks") == "count"
     shutil.rmtree(tmp_path / "migrations")
-    assert (await schema.migrate(database, scripts(tmp_path))).after == "0002"
+    assert (await schema.migrate(database, scripts(tmp_path))).after == "later"
     await database.aclose()
 
 
@@ -159,7 +187,7 @@ async def test_a_database_of_a_newer_version_is_refused(empty_url: str, tmp_path
     await database.aclose()
 
     for opening in (opened, migrate):
-        with pytest.raises(StoreRefused, match=r"0002, which a newer Gatepost.*gatepost migrate"):
+        with pytest.raises(StoreRefused, match=r"later, which a newer Gatepost.*gatepost migrate"):
             await opening(empty_url)
 
 

@@ -78,6 +78,24 @@ def test_a_holder_that_is_gone_is_replaced_by_one_process(
     assert sorted(taken) == sorted(KEYS)
 
 
+async def test_of_one_reading_one_process_makes_the_change(
+    peers_at: list[Peer], sql_url: str
+) -> None:
+    """All have read the same revision of everything: each entry is changed once, by one."""
+    records = await open_records(sql_url)
+    entries = records.of("acme").entries("race")
+    for key in KEYS:
+        assert await entries.put(key, b"", now=0.0, revision=0)
+    for at, peer in enumerate(peers_at):
+        peer.begin(sql_url, "win", f"holder{at}", KEYS)
+    won = {key: b"holder%d" % at for at, peer in enumerate(peers_at) for key in peer.answer()}
+    kept = await entries.all()
+    await records.aclose()
+
+    assert {entry.key: entry.value for entry in kept} == won
+    assert {entry.revision for entry in kept} == {2}
+
+
 async def test_two_processes_lose_nothing_of_a_session(peers_at: list[Peer], sql_url: str) -> None:
     """Read, add, replace, on both sides: what either added is there."""
     names = [[f"{side}{number}" for number in range(8)] for side in "ab"]
@@ -104,11 +122,14 @@ async def test_what_was_acknowledged_outlives_a_kill(sql_url: str) -> None:
     records = await open_records(sql_url)
     acme = records.of("acme")
     kept = [await acme.tasks.get(f"t{number}") for number in range(1, acknowledged + 1)]
+    latest = await acme.entries("kept").get("latest")
     ended = [await acme.claims.get(b"k%d" % number) for number in range(1, acknowledged + 1)]
     await records.aclose()
 
     assert acknowledged >= 40
     assert all(one is not None and one.call == b"x" * 500 for one in kept)
+    assert latest is not None
+    assert int(latest.value) == latest.revision >= acknowledged
     assert ended == [
         claim(key=b"k%d" % number, outcome=b"done %d" % number, expires_at=1e9)
         for number in range(1, acknowledged + 1)

@@ -40,6 +40,7 @@ async def test_records_are_the_tenants_own(
         assert await ours.claims.begin(claim(key=key, digest=value), now=0.0) is None
         record = SessionRecord(listener=value.decode(), log_level=name)
         assert await ours.sessions.replace(key, record, expires_at=1e9)
+        assert await ours.entries("one").put(name, value, now=0.0, revision=0)
 
     for (tenant, name), value in kept.items():
         ours, key = records.of(tenant), name.encode("utf-8", "surrogatepass")
@@ -51,6 +52,9 @@ async def test_records_are_the_tenants_own(
         assert held.digest == value
         session = await ours.sessions.get(key)
         assert (session.listener, session.log_level) == (value.decode(), name)
+        told = [(entry.key, entry.value) for entry in await ours.entries("one").all()]
+        assert (name, value) in told
+        assert await ours.entries("other").all() == []
     await changes_stay_at_home(records, kept)
 
 
@@ -65,6 +69,7 @@ async def changes_stay_at_home(records: Records, kept: dict[tuple[str, str], byt
     await records.of(first).sessions.replace(
         key, SessionRecord(ended=True, revision=1), expires_at=1e9
     )
+    assert await records.of(first).entries("one").delete(name)
     for tenant, other in others:
         theirs = records.of(tenant)
         key = other.encode("utf-8", "surrogatepass")
@@ -73,6 +78,9 @@ async def changes_stay_at_home(records: Records, kept: dict[tuple[str, str], byt
         assert (found.status, found.revision) == ("working", 0)
         assert held is not None
         assert not (await theirs.sessions.get(key)).ended
+        entry = await theirs.entries("one").get(other)
+        assert entry is not None
+        assert entry.revision == 1
 
 
 @shared_store

@@ -270,14 +270,15 @@ def test_migrate_says_what_it_did(postgres: str, tmp_path: Path) -> None:
     again = command(tmp_path, "migrate", database=postgres)
 
     assert behind.process.returncode == 1
-    assert "revision none and this Gatepost needs 0001: run `gatepost migrate`" in behind.output
+    assert "revision none and this Gatepost needs 0002: run `gatepost migrate`" in behind.output
     assert moved.process.returncode == 0
     assert moved.stdout.splitlines() == [
         "0001: Tasks, retry keys and sessions.",
-        "Migrated from revision none to 0001.",
+        "0002: What tenants keep under names: secrets, approved scripts, loaded APIs.",
+        "Migrated from revision none to 0002.",
     ]
     assert outcome(fine) == (0, "The database is at the revision that this version needs.")
-    assert outcome(again) == (0, "Nothing to do: the database is at revision 0001.")
+    assert outcome(again) == (0, "Nothing to do: the database is at revision 0002.")
 
 
 def test_migrate_looks_without_touching(tmp_path: Path) -> None:

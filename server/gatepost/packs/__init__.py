@@ -13,6 +13,7 @@ class BuiltIn(NamedTuple):
 BUILT_IN: dict[str, BuiltIn] = {
     "demo": BuiltIn("gatepost.packs.demo"),
     "filesystem": BuiltIn("gatepost.packs.filesystem"),
+    "gitlab": BuiltIn("gatepost.packs.gitlab.tools"),
     "memory": BuiltIn("gatepost.packs.memory"),
     "vault": BuiltIn("gatepost.packs.vault.tools"),
     "workspace": BuiltIn("gatepost.packs.workspace"),

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from gatepost.packs.gitlab.settings import GitlabSettings
 from gatepost.packs.table import PackSettings
 from gatepost.packs.vault.settings import VaultSettings
 
@@ -12,6 +13,7 @@ from gatepost.packs.vault.settings import VaultSettings
 class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tables of all packs."""
 
+    gitlab: GitlabSettings = GitlabSettings()
     vault: VaultSettings = VaultSettings()
     """Where the vault of `vault_read` and its kin is."""
 

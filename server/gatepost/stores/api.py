@@ -149,8 +149,31 @@ class Sessions(Protocol):
         """
 
 
+MOST_VALUE = 64_000_000
+"""Bytes of one entry's value."""
+MOST_KEY = 256
+"""Characters of one entry's key; a database's index takes no key of any length."""
+
+
+class EntryRefused(ValueError):
+    """An entry too large to keep; the message is a sentence that holds nothing of its value."""
+
+
+def fits(key: str, value: bytes) -> None:
+    """Raise EntryRefused for an entry that no backend keeps."""
+    if len(key) > MOST_KEY:
+        raise EntryRefused(f"a key has {len(key)} characters and may have {MOST_KEY}")
+    if len(value) > MOST_VALUE:
+        raise EntryRefused(f"a value has {len(value)} bytes and may have {MOST_VALUE}")
+
+
 class Entry(msgspec.Struct, frozen=True, kw_only=True):
-    """One value that a tenant keeps under a key; ``revision`` grows with every change, from 1."""
+    """
+    One value that a tenant keeps under a key.
+
+    ``revision`` grows with every change, from 1, and goes on where it was when the entry is deleted
+    and made anew: what was read of the one never passes for the other.
+    """
 
     key: str
     value: bytes
@@ -162,7 +185,8 @@ class Entries(Protocol):
     """
     What one tenant keeps of one subject, by key: secrets, approved scripts, loaded APIs.
 
-    Values are opaque here, at most 64 MB, and stay until somebody deletes them.
+    Values are opaque here and stay until somebody deletes them. A key of more than `MOST_KEY`
+    characters and a value of more than `MOST_VALUE` bytes raise EntryRefused when they are put.
     """
 
     async def get(self, key: str) -> Entry | None:
@@ -173,7 +197,7 @@ class Entries(Protocol):
 
     async def put(self, key: str, value: bytes, *, now: float, revision: int | None = None) -> bool:
         """
-        Keep *value* under *key*, durably.
+        Keep *value* under *key*, durably; raises EntryRefused.
 
         With *revision* only in the place of the entry that has it (0: of none); False when
         somebody else changed it meanwhile.

@@ -14,6 +14,7 @@ from gatepost.stores.api import (
     Event,
     SessionRecord,
     TaskRecord,
+    fits,
 )
 from gatepost.stores.bucket import Buckets
 
@@ -181,6 +182,8 @@ class MemoryEntries:
 
     def __init__(self) -> None:
         self._held: dict[str, Entry] = {}
+        # The highest revision that went: what comes anew begins after it, whatever its key.
+        self._gone = 0
 
     async def get(self, key: str) -> Entry | None:
         """See `Entries`."""
@@ -192,16 +195,19 @@ class MemoryEntries:
 
     async def put(self, key: str, value: bytes, *, now: float, revision: int | None = None) -> bool:
         """See `Entries`."""
+        fits(key, value)
         kept = self._held.get(key)
-        before = kept.revision if kept else 0
-        if revision is not None and revision != before:
+        if revision is not None and revision != (kept.revision if kept else 0):
             return False
-        self._held[key] = Entry(key=key, value=value, revision=before + 1, updated_at=now)
+        after = (kept.revision if kept else self._gone) + 1
+        self._held[key] = Entry(key=key, value=value, revision=after, updated_at=now)
         return True
 
     async def delete(self, key: str) -> bool:
         """See `Entries`."""
-        return self._held.pop(key, None) is not None
+        kept = self._held.pop(key, None)
+        self._gone = max(self._gone, kept.revision if kept else 0)
+        return kept is not None
 
 
 class MemoryRelay:

@@ -13,8 +13,8 @@ from typing import Any, TypeVar
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.surroundings import Edited, File, Head, Item, Listing, Usage
 from gatepost.workspace.ledger import DEFAULT_QUOTA, Ledger, Quota, Stopped, Tally
-from gatepost.workspace.path import SHOWN_ROOT, folder_of, parts_of
-from gatepost.workspace.resolver import DIRECTORY, Resolver, resolver_of
+from gatepost.workspace.path import SHOWN_ROOT, folder_of, parts_of, written_of
+from gatepost.workspace.resolver import DIRECTORY, Resolver, place_of, resolver_of
 from gatepost.workspace.tree import Parts, Tree
 
 T = TypeVar("T")
@@ -46,7 +46,6 @@ class Workspaces:
     ) -> None:
         root.mkdir(mode=0o700, parents=True, exist_ok=True)
         self._root = os.open(root, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
-        self._place = root.absolute()
         self._quota = quota
         self._resolver = resolver or resolver_of()
         self._threads = ThreadPoolExecutor(THREADS, "workspace")
@@ -59,7 +58,6 @@ class Workspaces:
         if known is None:
             home = Home(self._root, tenant, self._quota, self._resolver, self._threads)
             home.running = self._running
-            home.place = self._place
             known = self._tenants[tenant] = TenantWorkspace(self._root, tenant, home=home)
         return known
 
@@ -84,7 +82,6 @@ class Home:
         threads: Executor | None = None,
     ) -> None:
         self.root = root
-        self.place = Path()
         self.tenant = tenant
         self.resolver = resolver or resolver_of()
         self.ledger = Ledger(self._opened, self._count, quota)
@@ -124,9 +121,11 @@ class Home:
 
     def apart(self) -> Path:
         """Where packs keep what they can make again, for those who must open it by its path."""
-        names = (PRIVATE, self.tenant, APART)
-        os.close(self._folder(names))
-        return self.place.joinpath(*names)
+        handle = self._folder((PRIVATE, self.tenant, APART))
+        try:
+            return Path(place_of(handle))
+        finally:
+            os.close(handle)
 
     def _opened(self) -> int:
         """The ledger's own handle: each change has another, so that they exclude one another."""
@@ -191,15 +190,28 @@ class TenantWorkspace:
 
         Answers the path as tools show it.
         """
-        parts, tree = self._parts(path), self._tree
+        parts, tree = self._written(path), self._tree
         await self._home.change(
             lambda tally, stop: tree.write(parts, data, tally, stop, mkdirs=mkdirs)
         )
         return tree.shown + "/".join(parts)
 
+    async def write_new(self, path: str, data: bytes) -> bool:
+        """Write a whole file unless there is one; of all who try at once, one does."""
+        parts, tree = self._written(path), self._tree
+
+        def write(tally: Tally, stop: threading.Event) -> bool:
+            # Every process that writes waits for the same lock.
+            if tree.holds(parts):
+                return False
+            tree.write(parts, data, tally, stop, mkdirs=True)
+            return True
+
+        return await self._home.change(write)
+
     async def append(self, path: str, data: bytes, *, mkdirs: bool = True) -> int:
         """Add to a file by replacing it with a longer one; answers its size now."""
-        parts, tree = self._parts(path), self._tree
+        parts, tree = self._written(path), self._tree
         return await self._home.change(
             lambda tally, stop: tree.write(parts, data, tally, stop, mkdirs=mkdirs, append=True)
         )
@@ -208,7 +220,7 @@ class TenantWorkspace:
         self, path: str, change: Callable[[bytes | None], bytes], *, limit: int
     ) -> Edited:
         """Replace a file by what *change* makes of it, while nobody else changes it."""
-        parts, tree = self._parts(path), self._tree
+        parts, tree = self._written(path), self._tree
         size, is_new = await self._home.change(
             lambda tally, stop: tree.edit(parts, change, tally, stop, limit=limit)
         )
@@ -270,7 +282,7 @@ class TenantWorkspace:
 
     async def make_folder(self, path: str) -> str:
         """Make a folder, and those above it; answers its path as tools show it."""
-        parts = self._parts(path.removesuffix("/"))
+        parts = self._written(path.removesuffix("/"))
         await self._home.change(lambda tally, _: self._tree.make(parts, tally))
         return self._tree.shown + "/".join(parts)
 
@@ -287,6 +299,16 @@ class TenantWorkspace:
     async def usage(self) -> Usage:
         """What the tenant keeps in all its directories, counted now."""
         return await self._home.run(self._home.ledger.counted)
+
+    async def room(self) -> Usage:
+        """How much more the tenant may keep, counted now; below zero where there is too much."""
+        kept, quota = await self.usage(), self._home.ledger.quota
+        return Usage(quota.bytes - kept.bytes, quota.files - kept.files)
+
+    async def place(self) -> Path:
+        """Where the directory really is, made if it is not there; for a confined program."""
+        await self._home.change(lambda tally, _: self._tree.make((), tally))
+        return Path(await self._home.run(lambda _: self._tree.place()))
 
     def area(self, name: str) -> "TenantWorkspace":
         """A directory of the tenant beside this one; ValueError unless *name* is lower-case."""
@@ -309,3 +331,6 @@ class TenantWorkspace:
 
     def _parts(self, path: str) -> Parts:
         return parts_of(path, self._shown)
+
+    def _written(self, path: str) -> Parts:
+        return written_of(path, self._shown)

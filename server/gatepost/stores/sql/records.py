@@ -10,6 +10,7 @@ from gatepost.stores.api import StoreRefused
 from gatepost.stores.sql import schema, sqlite
 from gatepost.stores.sql.claims import SqlClaims
 from gatepost.stores.sql.database import Database
+from gatepost.stores.sql.entries import SqlEntries
 from gatepost.stores.sql.sessions import SqlSessions
 from gatepost.stores.sql.tables import METADATA
 from gatepost.stores.sql.tasks import SqlTasks, abandoned
@@ -67,12 +68,17 @@ class SqlRecords:
 class SqlTenant:
     """One tenant's records; every statement of them names the tenant."""
 
-    __slots__ = ("claims", "sessions", "tasks")
+    __slots__ = ("_database", "_tenant", "claims", "sessions", "tasks")
 
     def __init__(self, database: Database, tenant: str) -> None:
+        self._database, self._tenant = database, tenant
         self.tasks = SqlTasks(database, tenant)
         self.claims = SqlClaims(database, tenant)
         self.sessions = SqlSessions(database, tenant)
+
+    def entries(self, subject: str) -> SqlEntries:
+        """See `TenantRecords`."""
+        return SqlEntries(self._database, self._tenant, subject)
 
 
 async def opened(url: str) -> SqlRecords:

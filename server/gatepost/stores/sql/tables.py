@@ -18,7 +18,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0001"
+REVISION = "0002"
 """The newest of the migrations, which these tables equal."""
 
 
@@ -116,5 +116,20 @@ SESSIONS = Table(
     Column("subscriptions", LargeBinary, nullable=False),
     Column("listener", Exact, nullable=False),
     Column("revision", Integer, nullable=False),
+    Index(None, "expires_at"),
+)
+
+ENTRIES = Table(
+    "entries",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("subject", Exact, primary_key=True),
+    Column("key", Exact, primary_key=True),
+    # Of a deleted entry nothing is left but its revision.
+    Column("value", LargeBinary),
+    Column("revision", Integer, nullable=False),
+    Column("updated_at", Double, nullable=False),
+    # An entry stays; a deleted one is forgotten after a while.
+    Column("expires_at", Double),
     Index(None, "expires_at"),
 )

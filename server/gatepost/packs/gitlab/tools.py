@@ -1,0 +1,5 @@
+"""All tools of the pack `gitlab`."""
+
+from gatepost.packs.gitlab.pack import pack
+
+__all__ = ["pack"]
