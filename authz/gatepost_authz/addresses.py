@@ -24,6 +24,7 @@ NOT_PUBLIC_V4 = tuple(
         "10.0.0.0/8",
         "100.64.0.0/10",  # shared by carriers (RFC 6598); clouds put metadata services here
         "127.0.0.0/8",
+        "168.63.129.16/32",  # Azure's platform, in every virtual machine there
         "169.254.0.0/16",  # link-local, with the metadata service of most clouds
         "172.16.0.0/12",
         "192.0.0.0/24",
@@ -51,12 +52,31 @@ NOT_PUBLIC_V6 = tuple(
     )
 )
 
+# Where hosts of an organisation live. Metadata services hand out credentials to whoever asks, so
+# nothing but their own literal address ever leads there.
+INSIDE: Sequence[IPv4Network | IPv6Network] = tuple(
+    ip_network(network)
+    for network in (
+        "10.0.0.0/8",
+        "100.64.0.0/10",
+        "127.0.0.0/8",
+        "172.16.0.0/12",
+        "192.168.0.0/16",
+        "::1/128",
+        "fc00::/7",
+    )
+)
+METADATA = frozenset(
+    ip_address(address) for address in ("100.100.100.200", "fd00:ec2::254", "fd20:ce::254")
+)
+
 # Services that answer to lines of text could be made to obey an HTTP request; those ports from
 # 1024 up that the WHATWG Fetch standard blocks ("bad port") for that reason.
 BAD_PORTS = frozenset(
     {1719, 1720, 1723, 2049, 3659, 4045, 4190, 5060, 5061, 6000, 6566}
     | {6665, 6666, 6667, 6668, 6669, 6679, 6697, 10080}
 )
+USUAL_PORTS = {"https": 443, "http": 80}
 HOST_NAME = re.compile(
     r"(?=.{1,253}\Z)(?:[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?\.)*"
     r"[a-z0-9_](?:[a-z0-9_-]{0,61}[a-z0-9_])?",
@@ -84,6 +104,13 @@ def is_reachable(address: Address, allow_private: Networks, *, development: bool
     return any(address.version == net.version and address in net for net in allow_private)
 
 
+def is_inside(address: Address) -> bool:
+    """Whether *address* may be that of an organisation's own host."""
+    return address not in METADATA and any(
+        address.version == network.version and address in network for network in INSIDE
+    )
+
+
 def networks_of(texts: Iterable[str]) -> Networks:
     """Networks in CIDR notation as values; ValueError for what is none."""
     return tuple(ip_network(text) for text in texts)
@@ -92,7 +119,8 @@ def networks_of(texts: Iterable[str]) -> Networks:
 def literal(host: str) -> Address | None:
     """The address that *host* spells out, without asking anybody; None for a name."""
     try:
-        return ip_address(host.strip("[]"))
+        # What follows a percent sign is a zone: an interface of this machine, never a URL's.
+        return None if "%" in host else ip_address(host.strip("[]"))
     except ValueError:
         return None
 
@@ -111,25 +139,35 @@ def url_problem(url: str, development: bool) -> str | None:
 
     Judges the text alone: where its name leads is checked at every connection.
     """
-    if not PRINTABLE.fullmatch(url) or "\\" in url:
-        # A host that only looks like another one is written with such characters; who means a
-        # name outside ASCII writes its xn-- form.
-        return "it holds a character outside printable ASCII, a space or a backslash"
     try:
-        parts = urlsplit(url)
-        port = parts.port
-    except ValueError:
-        return "it is not a URL"
-    host = parts.hostname or ""
+        parts = parted(url)
+    except ValueError as error:
+        return str(error)
     if parts.scheme != "https":
         if parts.scheme != "http":
             return "it must be an https URL"
-        if not (development and is_loopback_host(host)):
+        if not (development and is_loopback_host(parts.hostname or "")):
             return "http is allowed in development and for this machine only"
-    return _authority_problem(parts, host, port)
+    return authority_problem(parts) or port_problem(parts)
 
 
-def _authority_problem(parts: SplitResult, host: str, port: int | None) -> str | None:
+def parted(url: str) -> SplitResult:
+    """The parts of *url*, whose port is a number; ValueError: why it is none, as a sentence."""
+    if not PRINTABLE.fullmatch(url) or "\\" in url:
+        # A host that only looks like another one is written with such characters; who means a
+        # name outside ASCII writes its xn-- form.
+        raise ValueError("it holds a character outside printable ASCII, a space or a backslash")
+    try:
+        parts = urlsplit(url)
+        _ = parts.port
+    except ValueError:
+        raise ValueError("it is not a URL") from None
+    return parts
+
+
+def authority_problem(parts: SplitResult) -> str | None:
+    """Why what stands before the path names no host plainly; None when it does."""
+    host = parts.hostname or ""
     if "@" in parts.netloc:
         return "it must not hold a user name or password"
     if parts.fragment:
@@ -140,7 +178,13 @@ def _authority_problem(parts: SplitResult, host: str, port: int | None) -> str |
         if NUMBER.fullmatch(host.removesuffix(".").rpartition(".")[2]):
             # 127.1, 2130706433 and 0x7f.1 all mean 127.0.0.1 to a resolver.
             return "its host is a number that is not written as an address"
-    usual = {"https": 443, "http": 80}[parts.scheme]
+    return None
+
+
+def port_problem(parts: SplitResult) -> str | None:
+    """Why the port is none of HTTP; None when it may be."""
+    port = parts.port
+    usual = USUAL_PORTS[parts.scheme]
     if port is not None and port != usual and (port < 1024 or port in BAD_PORTS):
         return f"port {port} belongs to another service"
     return None

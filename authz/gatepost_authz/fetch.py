@@ -17,6 +17,7 @@ from gatepost_authz.pinning import (
     Resolver,
     SystemResolver,
 )
+from gatepost_authz.reach import IssuerReach
 from gatepost_authz.strict_json import StrictJsonError, loads_object
 
 LIMIT_BYTES = 262_144
@@ -106,10 +107,10 @@ class Fetcher:
         except OSError as error:
             raise FetchError("tls") from error
         return GuardedTransport(
-            allow_private=allow_private,
-            development=self._development,
+            reach=IssuerReach(allow_private, development=self._development),
             tls=tls,
-            proxy=self._proxy,
+            # The way out of a company seldom knows the way back in.
+            proxy="" if allow_private else self._proxy,
             resolver=self._resolver,
             limits=limits,
         )

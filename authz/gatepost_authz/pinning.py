@@ -11,13 +11,15 @@ from itertools import zip_longest
 import httpcore2
 import httpx2
 
-from gatepost_authz.addresses import Networks, is_loopback_host, is_reachable, literal, url_problem
+from gatepost_authz.addresses import USUAL_PORTS, is_loopback_host, is_public, literal
+from gatepost_authz.reach import IssuerReach, Reach
+from gatepost_authz.tunnel import Tunnel
 
 CONNECT_S = 2.0
 ATTEMPTS = 4
 """Addresses of one name that are tried, sharing the two seconds."""
 LOOKUPS = 64
-"""Names looked up at once; a lookup cannot be cancelled, so hanging ones must not pile up."""
+"""Names looked up at once, where nobody says otherwise."""
 
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """Host name and port to addresses, best first; OSError when there is none."""
@@ -31,11 +33,14 @@ class SystemResolver:
     """
     Asks the system in a thread per name; those who ask for the same name share the answer.
 
+    At most *lookups* at once: one cannot be cancelled, so hanging ones must not pile up.
+
     The loop's own ``getaddrinfo`` runs in a pool of four (uvloop) or six threads that everything
     shares: a few names whose servers never answer would stop the lookups of all others.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, lookups: int = LOOKUPS) -> None:
+        self._lookups = lookups
         self._running: dict[tuple[str, int], asyncio.Future[Sequence[str]]] = {}
 
     async def __call__(self, host: str, port: int) -> Sequence[str]:
@@ -45,7 +50,7 @@ class SystemResolver:
             return ("127.0.0.1", "::1")
         key = (host, port)
         if key not in self._running:
-            if len(self._running) >= LOOKUPS:
+            if len(self._running) >= self._lookups:
                 raise OSError("too many lookups at once")
             self._running[key] = self._begin(host, port)
         return await asyncio.shield(self._running[key])
@@ -82,12 +87,16 @@ class SystemResolver:
 
 
 class PinnedBackend(httpcore2.AsyncNetworkBackend):
-    """Opens TCP connections to addresses that passed the check; TLS and Host keep the name."""
+    """
+    Opens TCP connections to addresses that passed the check; TLS and Host keep the name.
 
-    def __init__(self, allow_private: Networks, *, development: bool, resolver: Resolver) -> None:
-        self._allow_private = allow_private
-        self._development = development
+    Public addresses are reached through *tunnel* where there is one.
+    """
+
+    def __init__(self, reach: Reach, *, resolver: Resolver, tunnel: Tunnel | None = None) -> None:
+        self._reach = reach
         self._resolver = resolver
+        self._tunnel = tunnel
         self._network = httpcore2.AnyIOBackend()
 
     async def connect_tcp(
@@ -110,16 +119,20 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
                 share = None if timeout is None else timeout / len(addresses)
                 for address in addresses[:-1]:
                     try:
-                        return await self._network.connect_tcp(
-                            address, port, share, local_address, socket_options
-                        )
+                        return await self._connect(address, port, share)
                     except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
                         continue
-                return await self._network.connect_tcp(
-                    addresses[-1], port, None, local_address, socket_options
-                )
+                return await self._connect(addresses[-1], port, None)
         except TimeoutError as error:
             raise httpcore2.ConnectTimeout(str(error)) from error
+
+    async def _connect(
+        self, address: str, port: int, timeout: float | None
+    ) -> httpcore2.AsyncNetworkStream:
+        if self._tunnel is not None and is_public(ip_address(address)):
+            async with asyncio.timeout(timeout):
+                return await self._tunnel.connect(address, port)
+        return await self._network.connect_tcp(address, port, timeout)
 
     async def _addresses(self, host: str, port: int) -> Sequence[str]:
         spelt = literal(host)
@@ -130,9 +143,7 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
         if not found:
             raise httpcore2.ConnectError("no address")
         for text in found:
-            if not is_reachable(
-                ip_address(text), self._allow_private, development=self._development
-            ):
+            if not self._reach.reachable(host, port, ip_address(text)):
                 raise AddressRefused("address not allowed")
         return found
 
@@ -152,27 +163,25 @@ def alternated(addresses: Sequence[str]) -> Sequence[str]:
 
 class GuardedTransport(httpx2.AsyncBaseTransport):
     """
-    An httpx2 transport that reaches the internet, the networks in *allow_private*, and in
-    development this machine; nothing else, whoever wrote the URL.
+    An httpx2 transport that turns to whom *reach* allows (the internet, unless told), whoever wrote
+    the URL. Pass it to ``httpx2.AsyncClient(transport=..., trust_env=False)``, or use it alone.
 
-    With *proxy*, names are resolved by the proxy, which is the operator's own and connected to
-    unchecked; addresses written into a URL are still refused here. Hosts of *allow_private* and
-    this machine are reached directly: a proxy is the way out, not the way in. Pass it to
-    ``httpx2.AsyncClient(transport=..., trust_env=False)``, or use it alone.
+    With *proxy*, the operator's own and connected to unchecked, public addresses are reached
+    through it and others directly: a proxy is the way out, not the way in. Where the reach lets it,
+    the proxy resolves names itself; addresses written into a URL are still refused here.
     """
 
     def __init__(
         self,
         *,
-        allow_private: Networks = (),
-        development: bool = False,
+        reach: Reach | None = None,
         tls: ssl.SSLContext | None = None,
         proxy: str = "",
         resolver: Resolver | None = None,
         limits: httpx2.Limits | None = None,
     ) -> None:
-        self._allow_private = allow_private
-        self._development = development
+        self._reach = reach or IssuerReach()
+        named = self._reach.proxy_resolves
         limits = limits or httpx2.Limits(max_connections=20, max_keepalive_connections=5)
         self._direct = httpcore2.AsyncConnectionPool(
             ssl_context=tls,
@@ -180,11 +189,13 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             max_keepalive_connections=limits.max_keepalive_connections,
             keepalive_expiry=limits.keepalive_expiry,
             network_backend=PinnedBackend(
-                allow_private, development=development, resolver=resolver or SystemResolver()
+                self._reach,
+                resolver=resolver or SystemResolver(),
+                tunnel=Tunnel(proxy, tls) if proxy and not named else None,
             ),
         )
         self._proxied: httpcore2.AsyncHTTPProxy | None = None
-        if proxy and not allow_private:
+        if proxy and named:
             way_out = httpx2.Proxy(proxy)
             self._proxied = httpcore2.AsyncHTTPProxy(
                 str(way_out.url),
@@ -200,12 +211,11 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
         """Send one request; AddressRefused, UnsupportedProtocol, or another httpx2 error."""
         url = request.url
         host = url.host
-        if url_problem(str(url.copy_with(fragment=None)), self._development):
+        if self._reach.problem(str(url.copy_with(fragment=None))):
             raise httpx2.UnsupportedProtocol("URL not allowed", request=request)
         spelt = literal(host)
-        if spelt is not None and not is_reachable(
-            spelt, self._allow_private, development=self._development
-        ):
+        port = url.port or USUAL_PORTS[url.scheme]
+        if spelt is not None and not self._reach.reachable(host, port, spelt):
             raise AddressRefused("address not allowed", request=request)
         pool = self._direct if self._proxied is None or is_loopback_host(host) else self._proxied
         sent = httpcore2.Request(

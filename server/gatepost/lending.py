@@ -5,6 +5,7 @@ from typing import Any, TypeVar
 
 import msgspec
 
+from gatepost.outbound.client import Client
 from gatepost.packs.settings import Packs
 from gatepost.stores.api import Entries, Records
 from gatepost.tools.api import Call, CallContext, Outcome
@@ -17,15 +18,21 @@ class Lending:
     """See `Kit`; one for each configuration in force."""
 
     def __init__(
-        self, packs: Packs, *, records: Records, run: Callable[[Call], Awaitable[Outcome]]
+        self,
+        packs: Packs,
+        *,
+        records: Records,
+        outbound: Client,
+        run: Callable[[Call], Awaitable[Outcome]],
     ) -> None:
         self._settings: Mapping[type[Any], Any] = packs.by_type()
         self._records = records
+        self._outbound = outbound
         self._run = run
 
     def http(self, ctx: CallContext) -> Outbound:
         """See `Kit`."""
-        raise NotImplementedError
+        return self._outbound.of(ctx.caller.tenant_id, ctx.correlation)
 
     def entries(self, ctx: CallContext, subject: str) -> Entries:
         """See `Kit`."""

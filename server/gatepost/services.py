@@ -20,6 +20,7 @@ from gatepost.lending import Lending
 from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.mcp.register import Register
+from gatepost.outbound.client import Client
 from gatepost.renewal import known_tenants, lists_changed, losers, outcasts
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
@@ -81,6 +82,7 @@ class Services:
             most_per_caller=config.limits.listen_streams_per_caller,
         )
         self.fetcher = Fetcher(development=config.development, network=config.network)
+        self.outbound = Client(config.network, tls=self.fetcher.tls)
         self.keys = Keys(self.fetcher)
         self.decisions = Decisions()
         self.keyring = keyring
@@ -123,7 +125,10 @@ class Services:
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
         )
-        self.lending = Lending(config.packs, records=self.records, run=runner.run)
+        self.outbound.apply(config.network)
+        self.lending = Lending(
+            config.packs, records=self.records, outbound=self.outbound, run=runner.run
+        )
         if self._config is not None:
             self._tell_streams(self._config, config, registry)
         self._config = config
@@ -229,6 +234,7 @@ class Services:
             await introspectors.aclose()
         await self.keys.aclose()
         await self.fetcher.aclose()
+        await self.outbound.aclose()
         self.workspaces.close()
         await self.register.aclose()
         await self.feed.aclose()

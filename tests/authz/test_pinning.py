@@ -20,6 +20,7 @@ from gatepost_authz.pinning import (
     SystemResolver,
     alternated,
 )
+from gatepost_authz.reach import IssuerReach
 from tests.authz.certificates import Company
 from tests.support.idp import Receive, Scope, Send, respond
 from tests.support.serving import Server
@@ -258,7 +259,7 @@ async def test_the_transport_guards_any_httpx2_client(company: Company, port: in
             await client.get("http://id.example.com/")
     with socket.socket() as silent:
         silent.bind(("127.0.0.1", 0))
-        local = GuardedTransport(development=True)
+        local = GuardedTransport(reach=IssuerReach(development=True))
         async with httpx2.AsyncClient(transport=local, trust_env=False) as client:
             with pytest.raises(httpx2.ConnectError):
                 await client.get(f"http://127.0.0.1:{silent.getsockname()[1]}/")

@@ -140,6 +140,28 @@ CASES = [
         )
         for proxy in ("socks5://127.0.0.1:1", "nonsense", "http://", "http://a:b", "http://[")
     ],
+    *[
+        Case(
+            "[tools]",
+            f"[network]\nallow_hosts = [{entry!r}]\n[tools]",
+            "config.E024",
+            "network.allow_hosts[0]",
+            "names no host",
+        )
+        for entry in (
+            "",
+            "*",
+            "*.corp",
+            "http://a",
+            "a/b",
+            "a:0",
+            "a:",
+            "a:x",
+            "u@a",
+            "127.1",
+            "a b",
+        )
+    ],
     Case("[listen]", "[listen]\ntls_key = 'k'", "config.E014", "listen.tls_key", "both"),
     Case(
         "[listen]",

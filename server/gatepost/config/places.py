@@ -8,6 +8,7 @@ from urllib.parse import urlsplit
 
 from gatepost.settings import Config
 from gatepost_authz.config import Problem
+from gatepost_authz.reach import allowed_host
 
 UNCOUNTED = 10**18
 """More than any count of a workspace can say."""
@@ -49,6 +50,16 @@ def problems(config: Config) -> Iterator[Problem]:
             'for example proxy = "http://proxy.example.com:3128"',
             setting="network.proxy",
         )
+    for at, entry in enumerate(config.network.allow_hosts):
+        try:
+            allowed_host(entry)
+        except ValueError as error:
+            yield Problem(
+                "config.E024",
+                f"{entry!r} names no host that tools may reach: {error}",
+                "write `host` (https) or `host:port`, without scheme, path or wildcard",
+                setting=f"network.allow_hosts[{at}]",
+            )
 
 
 def unusable(folder: Path) -> str | None:

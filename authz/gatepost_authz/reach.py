@@ -1,0 +1,115 @@
+"""Who may be turned to: one rule for issuers, another for what tools are told to reach."""
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from gatepost_authz.addresses import (
+    Address,
+    Networks,
+    authority_problem,
+    is_inside,
+    is_public,
+    is_reachable,
+    literal,
+    parted,
+    port_problem,
+    url_problem,
+)
+
+
+class Reach(Protocol):
+    """Judges a URL by its text, and every address before it is connected to."""
+
+    proxy_resolves: bool
+    """
+    Whether a proxy may be asked for names. If not, it is asked for tunnels to addresses that were
+    checked here: what a name means there, a moment later, nobody has judged.
+    """
+
+    def problem(self, url: str) -> str | None:
+        """Why *url* is not sent to, as a sentence about "it"; None when its text may pass."""
+
+    def reachable(self, host: str, port: int, address: Address) -> bool:
+        """Whether *address*, which *host* means, may be connected to."""
+
+
+class IssuerReach:
+    """Issuers, which the operator names: https, at public addresses and in named networks."""
+
+    proxy_resolves = True
+
+    def __init__(self, allow_private: Networks = (), *, development: bool = False) -> None:
+        self._allow_private = allow_private
+        self._development = development
+
+    def problem(self, url: str) -> str | None:
+        """See `Reach`."""
+        return url_problem(url, self._development)
+
+    def reachable(self, host: str, port: int, address: Address) -> bool:
+        """See `Reach`."""
+        return is_reachable(address, self._allow_private, development=self._development)
+
+
+class ToolReach:
+    """
+    What tools may reach, whose URLs a model or a page wrote: public addresses, by http too, and
+    the hosts of *allow_hosts* (see `Network`); ValueError for an entry that is none.
+
+    A name that is allowed leads to an organisation's own addresses, never to link-local ones or to
+    a cloud's metadata service, unless that very address is allowed too: whoever can change what
+    the name means cannot reach the machine's credentials.
+    """
+
+    proxy_resolves = False
+
+    def __init__(self, allow_hosts: Iterable[str] = ()) -> None:
+        self._allowed = frozenset(allowed_host(entry) for entry in allow_hosts)
+
+    def allows(self, host: str, port: int) -> bool:
+        """Whether the configuration names this host and port."""
+        return (spelt(host), port) in self._allowed
+
+    def problem(self, url: str) -> str | None:
+        """See `Reach`."""
+        try:
+            parts = parted(url)
+        except ValueError as error:
+            return str(error)
+        if parts.scheme not in {"http", "https"}:
+            return "it must be an http or https URL"
+        if problem := authority_problem(parts):
+            return problem
+        if parts.port is not None and self.allows(parts.hostname or "", parts.port):
+            return None
+        return port_problem(parts)
+
+    def reachable(self, host: str, port: int, address: Address) -> bool:
+        """See `Reach`."""
+        if is_public(address):
+            return True
+        if not self.allows(host, port):
+            return False
+        return (str(address), port) in self._allowed or is_inside(address)
+
+
+def allowed_host(entry: str) -> tuple[str, int]:
+    """
+    Host and port that an entry of `allow_hosts` names; without a port that of https.
+
+    ValueError: why it names none, as a sentence.
+    """
+    if set(entry) & set("/?#*,"):
+        raise ValueError("it is neither `host` nor `host:port`")
+    parts = parted(f"https://{entry}")
+    if problem := authority_problem(parts):
+        raise ValueError(problem)
+    if parts.port == 0 or parts.netloc.endswith(":"):
+        raise ValueError("it has no usable port")
+    return spelt(parts.hostname or ""), parts.port or 443
+
+
+def spelt(host: str) -> str:
+    """The one spelling of *host* by which it is compared."""
+    address = literal(host)
+    return str(address) if address is not None else host.lower().removesuffix(".")

@@ -1,0 +1,164 @@
+"""HTTP to others on behalf of calls: checked, pinned, bounded, and told in a model's words."""
+
+import asyncio
+import re
+import ssl
+from collections.abc import Callable
+from importlib import metadata
+from typing import Unpack
+
+import httpx2
+
+from gatepost.outbound import answer as answers
+from gatepost.outbound.failure import (
+    HARMLESS,
+    failure_of,
+    refused_url,
+    too_late,
+)
+from gatepost.outbound.lines import Lines
+from gatepost.outbound.redirect import STATUSES, following, place
+from gatepost.outbound.request import CORRELATION, OPEN, Draft, drafted, plain
+from gatepost.tools.api import ToolFailure
+from gatepost.tools.surroundings import Reply, Sending
+from gatepost_authz.config import Network
+from gatepost_authz.pinning import GuardedTransport, Resolver, SystemResolver
+from gatepost_authz.reach import ToolReach
+
+TIMEOUT_S = 30.0
+MAX_BYTES = 1_000_000
+CONNECTIONS = httpx2.Limits(max_connections=20, max_keepalive_connections=4, keepalive_expiry=15)
+"""Of one tenant, so that slow servers of one leave the others theirs."""
+LOOKUPS = 16
+"""Names that one tenant may have looked up at once."""
+VISIBLE = re.compile(r"[\x21-\x7e]{1,255}", re.ASCII)
+
+
+class Client:
+    """
+    The only way by which tools reach other servers; one per process.
+
+    *tls* makes the context that certificates are judged by, on first use; *resolver* stands in for
+    the system's.
+    """
+
+    def __init__(
+        self,
+        network: Network,
+        *,
+        tls: Callable[[], ssl.SSLContext],
+        resolver: Resolver | None = None,
+    ) -> None:
+        self._tls = tls
+        self._resolver = resolver
+        self._retired: list[Lines] = []
+        self._take_up(network)
+
+    def _take_up(self, network: Network) -> None:
+        self._network = network
+        self.reach = ToolReach(network.allow_hosts)
+        self.lines = Lines(self._transport)
+
+    def apply(self, network: Network) -> None:
+        """Take up other settings; requests under way keep those they began with."""
+        if network != self._network:
+            # Kept connections were opened under rules that are no longer in force.
+            self._retired.append(self.lines)
+            self._take_up(network)
+
+    def _transport(self, secure: bool) -> GuardedTransport:
+        return GuardedTransport(
+            reach=self.reach,
+            tls=self._tls() if secure else None,
+            proxy=self._network.proxy,
+            resolver=self._resolver or SystemResolver(LOOKUPS),
+            limits=CONNECTIONS,
+        )
+
+    def of(self, tenant: str, correlation: str | None = None) -> "Sender":
+        """HTTP for one call of *tenant*."""
+        return Sender(self, tenant, correlation)
+
+    async def aclose(self) -> None:
+        """Close every connection."""
+        for lines in (*self._retired, self.lines):
+            await lines.aclose()
+
+
+class Sender:
+    """See `Outbound`; for one call."""
+
+    def __init__(self, client: Client, tenant: str, correlation: str | None) -> None:
+        self._reach, self._lines = client.reach, client.lines
+        self._tenant = tenant
+        self._ours = {"user-agent": AGENT, "accept": "*/*", "accept-encoding": "gzip, deflate"}
+        if correlation is not None and VISIBLE.fullmatch(correlation):
+            self._ours[CORRELATION] = correlation
+
+    async def send(self, method: str, url: str, **options: Unpack[Sending]) -> Reply:
+        """See `Outbound`."""
+        url = plain(url)
+        if problem := self._reach.problem(url):
+            raise refused_url(problem)
+        draft = drafted(method, url, options)
+        self._judge(draft)
+        timeout_s = options.get("timeout_s", TIMEOUT_S)
+        max_bytes = options.get("max_bytes", MAX_BYTES)
+        try:
+            # Around all of it: a server that sends a byte a second keeps every single read within
+            # its own timeout, and each hop would begin anew.
+            async with asyncio.timeout(timeout_s):
+                most = options.get("redirects", 0)
+                for hop in range(most + 1):
+                    try:
+                        sent = await self._hop(draft, hop < most, timeout_s, max_bytes)
+                    except httpx2.TransportError as error:
+                        at = httpx2.URL(draft.url).host
+                        raise failure_of(error, at, draft.method, sent=hop > 0) from error
+                    if isinstance(sent, Reply):
+                        return sent
+                    draft = sent
+        except TimeoutError:
+            raise too_late(httpx2.URL(draft.url).host, draft.method) from None
+        raise AssertionError("the last hop answers a Reply")
+
+    async def _hop(
+        self, draft: Draft, follows: bool, timeout_s: float, max_bytes: int
+    ) -> Reply | Draft:
+        """One request: what is to be asked next, or the answer."""
+        url = httpx2.URL(draft.url)
+        async with self._lines.of(self._tenant, secure=url.scheme == "https") as transport:
+            answer = await transport.handle_async_request(draft.request(self._ours, timeout_s))
+            try:
+                if follows and answer.status_code in STATUSES:
+                    onward = following(draft, answer, self._reach)
+                    if onward is not None:
+                        self._judge(onward)
+                        return onward
+                return await answers.read(answer, url=draft.url, host=url.host, max_bytes=max_bytes)
+            finally:
+                await answer.aclose()
+
+    def _judge(self, draft: Draft) -> None:
+        """ToolFailure unless *draft* may be sent where it is addressed."""
+        if problem := self._reach.problem(draft.url):
+            raise refused_url(problem)
+        url = httpx2.URL(draft.url)
+        if url.scheme == "https" or self._reach.allows(*place(url)):
+            return
+        # Everybody on the way reads what goes by http: nothing secret may be in it.
+        if draft.method not in HARMLESS or draft.body or draft.headers.keys() - OPEN:
+            raise ToolFailure(
+                "denied",
+                f"http://{url.host} is unencrypted, so it may be read and nothing else: use https.",
+            )
+
+
+def _agent() -> str:
+    try:
+        return f"gatepost/{metadata.version('gatepost')}"
+    except metadata.PackageNotFoundError:
+        return "gatepost/0"
+
+
+AGENT = _agent()

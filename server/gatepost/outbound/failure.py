@@ -1,0 +1,88 @@
+"""Why there is no answer: each cause as a failure that helps a model and tells of no address."""
+
+import ssl
+
+import httpx2
+
+from gatepost.tools.api import ToolFailure
+from gatepost_authz.pinning import AddressRefused
+
+HARMLESS = frozenset({"GET", "HEAD", "OPTIONS", "PROPFIND", "REPORT", "QUERY"})
+"""Methods that change nothing (RFC 9110 section 9.2.1, RFC 4918, RFC 3253)."""
+
+NOT_SENT = (
+    httpx2.ConnectError,
+    httpx2.ConnectTimeout,
+    httpx2.PoolTimeout,
+    httpx2.ProxyError,
+    httpx2.UnsupportedProtocol,
+)
+"""What happens before a request is on its way."""
+
+
+def refused_url(problem: str) -> ToolFailure:
+    """A URL whose text tells that it is not sent to."""
+    return ToolFailure("denied", f"The URL is not allowed: {problem}.")
+
+
+def unsent(message: str, *, field: str | None = None) -> ToolFailure:
+    """A request that cannot be made as it is asked for."""
+    return ToolFailure("validation", message, field=field)
+
+
+def too_late(host: str, method: str) -> ToolFailure:
+    """The time for all of it is over."""
+    message = f"{host} did not answer in time."
+    if method not in HARMLESS:
+        message += " It may have done what was asked: look before you ask again."
+    return ToolFailure("timeout", message)
+
+
+def failure_of(error: httpx2.TransportError, host: str, method: str, *, sent: bool) -> ToolFailure:
+    """
+    What went wrong between here and *host*; *sent*: an earlier request of the call got through.
+
+    `upstream_unavailable` promises that nothing was done, so what may have been done is another.
+    """
+    if isinstance(error, AddressRefused):
+        message = (
+            f"{host} has an address that tools may not reach: only public ones and the hosts of "
+            "`[network] allow_hosts` are."
+        )
+        return ToolFailure("denied", message)
+    if isinstance(error, httpx2.UnsupportedProtocol):
+        return refused_url("tools may not reach it")
+    if isinstance(error, httpx2.PoolTimeout):
+        return ToolFailure(
+            "rate_limit", "Too many requests of yours are under way: wait.", retry_after=1
+        )
+    if isinstance(error, httpx2.ReadTimeout | httpx2.WriteTimeout):
+        return too_late(host, method)
+    if method not in HARMLESS and (sent or not isinstance(error, NOT_SENT)):
+        message = (
+            f"The connection to {host} broke before its answer came. It may have done what was "
+            "asked: look before you ask again."
+        )
+        return ToolFailure("internal", message)
+    return ToolFailure("upstream_unavailable", f"{host} {_cause(error)}.", retry_after=5)
+
+
+def _cause(error: httpx2.TransportError) -> str:
+    if _is_tls(error):
+        return "has no certificate that is valid for it and trusted here"
+    if isinstance(error, httpx2.ProxyError):
+        return "cannot be reached: the way out of this network refuses"
+    if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
+        return "cannot be reached: there is no such host, or it takes no connections"
+    if isinstance(error, httpx2.ProtocolError):
+        return "gave an answer that is no HTTP"
+    return "broke the connection before its answer was complete"
+
+
+def _is_tls(error: BaseException) -> bool:
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, ssl.SSLError):
+            return True
+        cause = cause.__cause__ or cause.__context__
+    return False

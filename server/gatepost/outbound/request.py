@@ -1,0 +1,174 @@
+"""What is sent: checked before anything leaves, with nothing in it that a model could smuggle."""
+
+import re
+from collections.abc import Mapping
+from typing import Any, Unpack
+from urllib.parse import quote
+
+import httpx2
+import msgspec
+
+from gatepost.outbound.failure import refused_url, unsent
+from gatepost.tools.surroundings import Sending, Upload
+
+URL_CHARACTERS = 8_192
+HEADERS = 64
+HEADER_BYTES = 32_768
+BODY_BYTES = 32_000_000
+CORRELATION = "x-octopus-correlation-id"
+
+TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
+VALUE = re.compile(r"[\t\x20-\x7e]*", re.ASCII)
+CONTENT_TYPE = re.compile(r"[\x20-\x7e]{1,255}", re.ASCII)
+BEYOND = re.compile(r"[^\x00-\x7f]+")
+AUTHORITY = re.compile(r"[^/?#]*//[^/?#]*")
+
+OURS = frozenset(
+    {"accept-encoding", "connection", "content-length", "expect", "host", "http2-settings"}
+    | {"keep-alive", "te", "trailer", "transfer-encoding", "upgrade", CORRELATION}
+)
+"""Headers that frame a message, or that this client answers for (RFC 9110 section 7.6.1)."""
+
+OPEN = frozenset({"accept", "accept-language", "cache-control", "if-modified-since"}) | {
+    "if-none-match",
+    "range",
+    "user-agent",
+}
+"""Headers in which nobody keeps a secret: they may go anywhere, and unencrypted."""
+
+UNSENT_METHODS = frozenset({"CONNECT", "TRACE", "TRACK"})
+
+
+class Draft(msgspec.Struct, frozen=True):
+    """One request of ours, on the way to its first or a later server."""
+
+    method: str
+    url: str
+    """Without a fragment."""
+    headers: Mapping[str, str]
+    """The tool's own, by lower-case names."""
+    body: bytes = b""
+    body_headers: Mapping[str, str] = {}
+    """What describes the body, and goes where it goes."""
+
+    def request(self, ours: Mapping[str, str], timeout_s: float) -> httpx2.Request:
+        """The same for the transport, with what every request of ours has."""
+        request = httpx2.Request(
+            self.method,
+            self.url,
+            headers={**ours, **self.body_headers, **self.headers},
+            content=self.body or None,
+        )
+        if not self.body and self.method in {"POST", "PUT", "PATCH"}:
+            request.headers["content-length"] = "0"
+        request.extensions["timeout"] = dict.fromkeys(("read", "write", "pool"), timeout_s)
+        request.extensions["timeout"]["connect"] = min(timeout_s, 10.0)
+        return request
+
+
+def drafted(method: str, url: str, options: Sending) -> Draft:
+    """
+    The request that a tool asks for; ToolFailure when it is none that may be sent.
+
+    *url* is `plain` and was judged as it is: what parses it here would make it harmless to look at.
+    """
+    if not TOKEN.fullmatch(method) or method.upper() in UNSENT_METHODS:
+        raise unsent(f"{method[:40]!r} is no method that can be sent.")
+    headers = checked_headers(options.get("headers", {}))
+    try:
+        where = httpx2.URL(url)
+        params = flat(options.get("params", {}))
+        if params:
+            where = where.copy_merge_params(params)
+        body, body_headers = _body(where, **options)
+    except (httpx2.InvalidURL, UnicodeError):
+        raise refused_url("it is not a URL") from None
+    except (TypeError, ValueError, RecursionError):
+        raise unsent("What is to be sent holds something that JSON or a form cannot say.") from None
+    if len(str(where)) > URL_CHARACTERS:
+        raise unsent(f"The URL is longer than {URL_CHARACTERS} characters.")
+    if len(body) > BODY_BYTES:
+        raise unsent(f"The body has {len(body)} bytes; at most {BODY_BYTES} are sent.")
+    if "uploads" not in options and "content-type" in headers:
+        body_headers = {"content-type": headers["content-type"]} if body else {}
+    kept = {name: value for name, value in headers.items() if name != "content-type"}
+    return Draft(method.upper(), str(where), kept, body, body_headers)
+
+
+def plain(url: str) -> str:
+    """*url* without its fragment, which no server sees, and with its path and query in ASCII."""
+    url = url.partition("#")[0]
+    if len(url) > URL_CHARACTERS:
+        raise unsent(f"The URL is longer than {URL_CHARACTERS} characters.")
+    match = AUTHORITY.match(url)
+    end = match.end() if match else 0
+    try:
+        return url[:end] + BEYOND.sub(lambda found: quote(found[0]), url[end:])
+    except UnicodeEncodeError:
+        raise refused_url("it holds half a character") from None
+
+
+def checked_headers(headers: Mapping[str, str]) -> dict[str, str]:
+    """A tool's headers by lower-case names; ToolFailure for one that is not its to set."""
+    checked: dict[str, str] = {}
+    for name, value in headers.items():
+        lower = name.lower()
+        if not TOKEN.fullmatch(name) or not VALUE.fullmatch(value):
+            # The value may be a secret: only the name is told.
+            message = f"The header {name[:100]!r} is not printable ASCII, so it cannot be sent."
+            raise unsent(message)
+        if lower in OURS or lower.startswith("proxy-"):
+            raise unsent(f"The header {name} cannot be set: leave it out.")
+        if lower in checked:
+            raise unsent(f"The header {name} is given twice.")
+        checked[lower] = value.strip(" \t")
+    size = sum(len(name) + len(value) for name, value in checked.items())
+    if len(checked) > HEADERS or size > HEADER_BYTES:
+        raise unsent(f"At most {HEADERS} headers of {HEADER_BYTES} bytes in all can be sent.")
+    return checked
+
+
+def flat(values: Mapping[str, Any]) -> dict[str, Any]:
+    """Values for a query or a form: texts and lists of them; what is None stays out."""
+    return {
+        name: [said(one) for one in value] if isinstance(value, list | tuple) else said(value)
+        for name, value in values.items()
+        if value is not None
+    }
+
+
+def said(value: object) -> str:
+    """One value as text; TypeError for what has parts."""
+    if isinstance(value, bool):
+        return "true" if value else "false"
+    if isinstance(value, str | int | float):
+        return str(value)
+    raise TypeError("not one value")
+
+
+def _body(where: httpx2.URL, **options: Unpack[Sending]) -> tuple[bytes, dict[str, str]]:
+    """The bytes that are sent, and the header that says what they are."""
+    kinds = {"json", "content"} & options.keys()
+    if len(kinds) + bool({"form", "uploads"} & options.keys()) > 1:
+        raise RuntimeError("a request carries one of json, content, and form with uploads")
+    if "content" in options:
+        return options["content"], {"content-type": "application/octet-stream"}
+    if "json" in options:
+        made = httpx2.Request("POST", where, json=options["json"])
+    elif "uploads" in options:
+        uploads = [_part(upload) for upload in options["uploads"]]
+        made = httpx2.Request("POST", where, data=flat(options.get("form", {})), files=uploads)
+    elif "form" in options:
+        made = httpx2.Request("POST", where, data=flat(options["form"]))
+    else:
+        return b"", {}
+    return made.read(), {"content-type": made.headers.get("content-type", "")}
+
+
+def _part(upload: Upload) -> tuple[str, tuple[str, bytes, str]]:
+    if not CONTENT_TYPE.fullmatch(upload.content_type):
+        # It stands in the head of its part, which a line end would leave.
+        raise unsent(f"The content type of {upload.filename[:100]!r} is not printable ASCII.")
+    if len(upload.data) > BODY_BYTES:
+        raise unsent(f"{upload.filename[:100]!r} is larger than {BODY_BYTES} bytes.")
+    return upload.name, (upload.filename, upload.data, upload.content_type)

@@ -1,0 +1,1 @@
+"""The one client by which tools speak HTTP to others, against a small internet of our own."""

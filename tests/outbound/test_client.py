@@ -1,0 +1,149 @@
+"""Tools reach what is public and what is allowed, and send only what they meant to send."""
+
+from typing import Any
+
+import pytest
+
+from gatepost.outbound.client import Client
+from gatepost.tools.api import ToolFailure
+from gatepost.tools.surroundings import Upload
+from tests.outbound.world import PUBLIC, World
+
+SITE = "https://www.web.test"
+
+
+async def refused(client: Client, method: str, url: str, **options: Any) -> ToolFailure:
+    """The failure of a request that must not be answered."""
+    with pytest.raises(ToolFailure) as failure:
+        await client.of("acme").send(method, url, **options)
+    return failure.value
+
+
+async def test_a_request_arrives_as_it_was_meant(client: Client, world: World) -> None:
+    """Parameters, headers and JSON; who we are, and the call's correlation id."""
+    reply = await client.of("acme", "episode-1").send(
+        "POST",
+        f"{SITE}/things?a=1#part",
+        params={"b": [2, "ü"], "c": True, "d": None},
+        headers={"Authorization": "Bearer x"},
+        json={"ü": 1},
+    )
+
+    seen = world.site.seen[0]
+    assert (reply.status, reply.truncated) == (200, False)
+    assert reply.url == f"{SITE}/things?a=1&b=2&b=%C3%BC&c=true"
+    assert (seen.method, seen.scheme, seen.host) == ("POST", "https", "www.web.test")
+    assert seen.query == {"a": "1", "b": "ü", "c": "true"}
+    assert seen.body == '{"ü":1}'.encode()
+    assert seen.headers["content-type"] == "application/json"
+    assert seen.headers["authorization"] == "Bearer x"
+    assert seen.headers["x-octopus-correlation-id"] == "episode-1"
+    assert seen.headers["user-agent"].startswith("gatepost/")
+
+
+async def test_bodies_of_every_kind_arrive(client: Client, world: World) -> None:
+    """Forms, multipart forms with files, and bytes with a type of one's own."""
+    http = client.of("acme")
+    upload = Upload("file", 'a"\r\nX: y.txt', b"data", "text/plain")
+
+    await http.send("POST", f"{SITE}/", form={"a": [1, 2], "b": "x y"})
+    await http.send("POST", f"{SITE}/", form={"a": "1"}, uploads=[upload])
+    await http.send("PUT", f"{SITE}/", content=b"\0", headers={"content-type": "a/b"})
+    await http.send("POST", f"{SITE}/")
+
+    form, multipart, put, empty = world.site.seen
+    assert (form.body, form.headers["content-type"]) == (
+        b"a=1&a=2&b=x+y",
+        "application/x-www-form-urlencoded",
+    )
+    assert multipart.headers["content-type"].startswith("multipart/form-data; boundary=")
+    assert (
+        b'filename="a%22%0D%0AX: y.txt"\r\nContent-Type: text/plain\r\n\r\ndata' in multipart.body
+    )
+    assert (put.body, put.headers["content-type"]) == (b"\0", "a/b")
+    assert (empty.body, empty.headers["content-length"]) == (b"", "0")
+
+
+async def test_a_proxy_is_asked_for_the_address_that_was_checked(
+    client: Client, world: World
+) -> None:
+    """Never for the name, which it might resolve to somebody inside; for http likewise."""
+    await client.of("acme").send("GET", f"{SITE}/")
+    await client.of("acme").send("GET", "http://www.web.test/")
+
+    assert world.proxy.asked == [f"CONNECT {PUBLIC}:443", f"CONNECT {PUBLIC}:80"]
+    assert b"Proxy-Authorization: Basic dXNlcjp3b3Jk\r\n" in world.proxy.head
+    assert [seen.scheme for seen in world.site.seen] == ["https", "http"]
+
+
+async def test_an_allowed_host_is_reached_directly_and_by_http(
+    client: Client, world: World
+) -> None:
+    """Whatever is sent to it: the operator has named it, with its port."""
+    reply = await client.of("acme").send(
+        "POST", f"http://localhost:{world.plain}/", headers={"Authorization": "x"}, json={}
+    )
+
+    assert reply.status == 200
+    assert world.proxy.asked == []
+
+
+@pytest.mark.parametrize(
+    ("method", "options"),
+    [
+        ("POST", {"json": {}}),
+        ("DELETE", {}),
+        ("GET", {"headers": {"Authorization": "x"}}),
+        ("GET", {"headers": {"Cookie": "x"}}),
+        ("GET", {"headers": {"X-Anything": "x"}}),
+    ],
+)
+async def test_nothing_secret_travels_unencrypted(
+    client: Client, world: World, method: str, options: Any
+) -> None:
+    """By http to a public host one may read, with headers that hold no secret."""
+    failure = await refused(client, method, "http://www.web.test/", **options)
+
+    assert failure.failure.kind == "denied"
+    assert "use https" in failure.failure.message
+    assert world.site.seen == []
+
+
+@pytest.mark.parametrize(
+    ("headers", "says"),
+    [
+        ({"Host": "localhost"}, "Host cannot be set"),
+        ({"content-length": "5"}, "cannot be set"),
+        ({"Transfer-Encoding": "chunked"}, "cannot be set"),
+        ({"Connection": "x-secret"}, "cannot be set"),
+        ({"Proxy-Authorization": "x"}, "cannot be set"),
+        ({"Upgrade": "websocket"}, "cannot be set"),
+        ({"X-Octopus-Correlation-Id": "x"}, "cannot be set"),
+        ({"a": "x\r\nb: y"}, "printable ASCII"),
+        ({"a": "x\0"}, "printable ASCII"),
+        ({"a\r\nb": "x"}, "printable ASCII"),
+        ({"a b": "x"}, "printable ASCII"),
+        ({"": "x"}, "printable ASCII"),
+        ({"a": "ü"}, "printable ASCII"),
+        ({"a": "x", "A": "y"}, "given twice"),
+        ({"a": "x" * 40_000}, "At most"),
+        ({f"a{n}": "x" for n in range(70)}, "At most"),
+    ],
+    ids=lambda value: str(value)[:30].encode("unicode_escape").decode(),
+)
+async def test_a_header_that_frames_the_message_is_not_the_tools(
+    client: Client, world: World, headers: dict[str, str], says: str
+) -> None:
+    """Nobody smuggles a second request, another host, or credentials for the proxy."""
+    failure = await refused(client, "GET", f"{SITE}/", headers=headers)
+
+    assert failure.failure.kind == "validation"
+    assert says in failure.failure.message
+    assert world.site.seen == []
+
+
+@pytest.mark.parametrize("method", ["CONNECT", "TRACE", "GET /\r\nX: ", "", "G T"])
+async def test_a_method_that_is_none_is_not_sent(client: Client, world: World, method: str) -> None:
+    """Nor one that makes a tunnel or shows headers."""
+    assert (await refused(client, method, SITE)).failure.kind == "validation"
+    assert world.site.seen == []
