@@ -37,6 +37,9 @@ FailureKind = Literal[
 ]
 
 
+SecretPath = tuple[str | None, ...]
+"""The property names that lead to a secret from the root; None is any item and any name."""
+
 Kind = Literal["tool", "document", "prompt", "completion", "listing", "skill"]
 """What a call uses: a tool, a resource, a prompt, help with one of these, a lister, a skill."""
 
@@ -317,6 +320,8 @@ class Offer(msgspec.Struct, frozen=True, kw_only=True):
     max_age_s: int | None = None
     timeout_s: float | None = None
     pack: str = ""
+    secret_arguments: tuple[SecretPath, ...] = ()
+    """Where its arguments hold secrets, whose values no message, log or record shows."""
 
     @property
     def key(self) -> str:

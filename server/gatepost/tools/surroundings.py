@@ -1,6 +1,7 @@
 """What a tool may use beside its arguments: the tenant's files and secrets, HTTP, its settings."""
 
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 from typing import Any, Literal, Protocol, TypedDict, Unpack
 
 import msgspec
@@ -70,6 +71,9 @@ class Workspace(Protocol):
     async def write(self, path: str, data: bytes, *, mkdirs: bool = True) -> str:
         """Write a whole file atomically, making folders; answers the path as tools show it."""
 
+    async def write_new(self, path: str, data: bytes) -> bool:
+        """Write a whole file unless there is one; whether it did, at one of all replicas."""
+
     async def append(self, path: str, data: bytes, *, mkdirs: bool = True) -> int:
         """Add to the end of a file, or begin one, atomically; answers its size now."""
 
@@ -96,6 +100,16 @@ class Workspace(Protocol):
 
     async def usage(self) -> Usage:
         """What the tenant keeps, counted now."""
+
+    async def room(self) -> Usage:
+        """How much more the tenant may keep, counted now; below zero where there is too much."""
+
+    async def place(self) -> Path:
+        """
+        Where the directory really is, for a program that is confined to it and gets a path.
+
+        Everything else goes through the methods above, which follow no link.
+        """
 
     def area(self, name: str) -> "Workspace":
         """
@@ -167,7 +181,13 @@ class Sending(TypedDict, total=False):
     max_bytes: int
     """Where the body is cut; default 1,000,000."""
     redirects: int
-    """How many are followed; default 0. What is secret stays with the host it was meant for."""
+    """
+    How many are followed; default 0. What is secret stays with the host it was meant for; a
+    redirect that would take it elsewhere, or from https to http, is answered as it is.
+    """
+    confidential: bool
+    """Whether URL or parameters hold a secret, as headers and bodies are taken to: never by http
+    to a public host."""
 
 
 class Outbound(Protocol):

@@ -89,7 +89,7 @@ class Ledger:
     def __init__(self, opened: Callable[[], int], count: Callable[[], Usage], quota: Quota) -> None:
         self._opened = opened
         self._count = count
-        self._quota = quota
+        self.quota = quota
         self._counted_at: float | None = None
 
     @contextmanager
@@ -100,7 +100,7 @@ class Ledger:
             _lock(handle, stop)
             usage = self._read(handle)
             os.ftruncate(handle, 0)
-            tally = Tally(usage or self._walk(), self._quota, self._recount)
+            tally = Tally(usage or self._walk(), self.quota, self._recount)
             try:
                 yield tally
             finally:

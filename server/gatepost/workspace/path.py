@@ -18,6 +18,7 @@ CONTROLS = frozenset({"Cc", "Zl", "Zp"})
 BIDI = frozenset({"LRE", "RLE", "LRO", "RLO", "PDF", "LRI", "RLI", "FSI", "PDI"})
 """Marks that reorder what follows: who approves `txt.exe` would be shown another name."""
 
+REPOSITORY = re.compile(r"\.git|git~[0-9]+")
 # A file system may take both cases for the same name.
 PARTIAL = re.compile(r"\.[0-9a-f]{16}\.partial", re.IGNORECASE)
 """What is being written or removed; no path may name it, and no list shows it."""
@@ -36,6 +37,34 @@ def parts_of(path: str) -> tuple[str, ...]:
     if problem:
         raise ToolFailure("validation", f"The path {problem}.", field="path")
     return tuple(relative.split("/"))
+
+
+def written_of(path: str) -> tuple[str, ...]:
+    """
+    The same for a path that is written to.
+
+    What git reads of a repository's own folder makes it run programs (hooks, filters, monitors),
+    so nothing but git itself writes there.
+    """
+    parts = parts_of(path)
+    if any(is_repository(name) for name in parts):
+        message = (
+            "The path leads into a git repository's own folder (.git), which only git itself "
+            "changes. It may be read, and deleted as a whole."
+        )
+        raise ToolFailure("denied", message, field="path")
+    return parts
+
+
+def is_repository(name: str) -> bool:
+    """
+    Whether some file system takes *name* for `.git`.
+
+    HFS+ ignores characters that are not seen, Windows what follows a colon, dots and spaces at
+    the end, and it has the short name `git~1` (CVE-2014-9390, CVE-2019-1352).
+    """
+    seen = "".join(c for c in name.partition(":")[0] if unicodedata.category(c) != "Cf")
+    return bool(REPOSITORY.fullmatch(seen.rstrip(". ").casefold()))
 
 
 def folder_of(path: str) -> tuple[str, ...]:

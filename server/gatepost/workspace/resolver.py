@@ -3,6 +3,7 @@
 import contextlib
 import ctypes
 import errno
+import fcntl
 import os
 import platform
 import struct
@@ -115,6 +116,14 @@ def resolver_of(choice: Choice = "auto") -> Resolver:
     if choice == "walk" or (choice == "auto" and not kernel_resolves()):
         return Walk()
     return Kernel()
+
+
+def place_of(handle: int) -> str:
+    """The absolute path of an open folder; OSError where the system does not tell."""
+    if sys.platform == "darwin":
+        told = fcntl.fcntl(handle, fcntl.F_GETPATH, bytes(1024))
+        return os.fsdecode(told.rstrip(b"\0"))
+    return os.readlink(f"/proc/self/fd/{handle}")
 
 
 def _here() -> int:

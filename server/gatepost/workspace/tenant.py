@@ -13,7 +13,7 @@ from typing import Any, TypeVar
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.surroundings import File, Head, Item, Listing, Usage
 from gatepost.workspace.ledger import DEFAULT_QUOTA, Ledger, Quota, Tally
-from gatepost.workspace.path import SHOWN_ROOT, folder_of, parts_of
+from gatepost.workspace.path import SHOWN_ROOT, folder_of, parts_of, written_of
 from gatepost.workspace.resolver import DIRECTORY, Resolver, resolver_of
 from gatepost.workspace.tree import Tree
 
@@ -172,15 +172,28 @@ class TenantWorkspace:
 
         Answers the path as tools show it.
         """
-        parts, tree = parts_of(path), self._tree
+        parts, tree = written_of(path), self._tree
         await self._home.change(
             lambda tally, stop: tree.write(parts, data, tally, stop, mkdirs=mkdirs)
         )
         return tree.shown + "/".join(parts)
 
+    async def write_new(self, path: str, data: bytes) -> bool:
+        """Write a whole file unless there is one; of all who try at once, one does."""
+        parts, tree = written_of(path), self._tree
+
+        def write(tally: Tally, stop: threading.Event) -> bool:
+            # Every process that writes waits for the same lock.
+            if tree.holds(parts):
+                return False
+            tree.write(parts, data, tally, stop, mkdirs=True)
+            return True
+
+        return await self._home.change(write)
+
     async def append(self, path: str, data: bytes, *, mkdirs: bool = True) -> int:
         """Add to a file by replacing it with a longer one; answers its size now."""
-        parts, tree = parts_of(path), self._tree
+        parts, tree = written_of(path), self._tree
         return await self._home.change(
             lambda tally, stop: tree.write(parts, data, tally, stop, mkdirs=mkdirs, append=True)
         )
@@ -223,7 +236,7 @@ class TenantWorkspace:
 
     async def make_folder(self, path: str) -> str:
         """Make a folder, and those above it; answers its path as tools show it."""
-        parts = parts_of(path.removesuffix("/"))
+        parts = written_of(path.removesuffix("/"))
         await self._home.change(lambda tally, _: self._tree.make(parts, tally))
         return self._tree.shown + "/".join(parts)
 
@@ -240,6 +253,16 @@ class TenantWorkspace:
     async def usage(self) -> Usage:
         """What the tenant keeps in all its directories, counted now."""
         return await self._home.run(self._home.ledger.counted)
+
+    async def room(self) -> Usage:
+        """How much more the tenant may keep, counted now; below zero where there is too much."""
+        kept, quota = await self.usage(), self._home.ledger.quota
+        return Usage(quota.bytes - kept.bytes, quota.files - kept.files)
+
+    async def place(self) -> Path:
+        """Where the directory really is, made if it is not there; for a confined program."""
+        await self._home.change(lambda tally, _: self._tree.make((), tally))
+        return Path(await self._home.run(lambda _: self._tree.place()))
 
     def area(self, name: str) -> "TenantWorkspace":
         """A directory of the tenant beside this one; ValueError unless *name* is lower-case."""

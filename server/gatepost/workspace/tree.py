@@ -13,7 +13,7 @@ from gatepost.tools.surroundings import Head, Item, ItemType, Listing, Usage
 from gatepost.workspace.clearing import clear
 from gatepost.workspace.ledger import Stopped, Tally
 from gatepost.workspace.path import PARTIAL, partial_name, problem_of
-from gatepost.workspace.resolver import DIRECTORY, Resolver
+from gatepost.workspace.resolver import DIRECTORY, Resolver, place_of
 
 Parts = tuple[str, ...]
 
@@ -114,6 +114,16 @@ class Tree:
                 return True
         except _Missing:
             return False
+
+    def holds(self, parts: Parts) -> bool:
+        """Whether anything stands there."""
+        with self._explained(parts):
+            return self._status(parts) is not None
+
+    def place(self) -> str:
+        """The absolute path of what is open now, by the system's own word."""
+        with self._explained(()), self._folder(()) as folder:
+            return place_of(folder)
 
     def status(self, parts: Parts) -> Item:
         """What stands there."""

@@ -1,0 +1,1 @@
+"""Version control in the tenant's workspace (`git`): `pack` holds the tool."""

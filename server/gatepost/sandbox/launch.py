@@ -1,0 +1,151 @@
+"""
+Runs in a new process: gives up every right that its program does not need, then becomes it.
+
+Started as a file by `python -I -S`, so it stands on the standard library alone. A fork that does
+this without a new interpreter would run Python between fork and exec, which may deadlock in a
+process with threads.
+"""
+
+import contextlib
+import ctypes
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+from collections.abc import Iterable, Mapping, Sequence
+from typing import Any
+
+# Since 5.13; the same numbers on every architecture (landlock(7)).
+CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
+VERSION_FLAG = 1
+PATH_BENEATH, NET_PORT = 1, 2
+
+EXECUTE, WRITE_FILE, READ_FILE, READ_DIR = 1 << 0, 1 << 1, 1 << 2, 1 << 3
+REMOVE_DIR, REMOVE_FILE, MAKE_DIR, MAKE_REG = 1 << 4, 1 << 5, 1 << 7, 1 << 8
+REFER, TRUNCATE, IOCTL_DEV = 1 << 13, 1 << 14, 1 << 15
+FIRST = (1 << 13) - 1
+"""All that the first version knows, devices, sockets, pipes and links among it."""
+SINCE = {2: REFER, 3: TRUNCATE, 5: IOCTL_DEV}
+BIND_TCP, CONNECT_TCP = 1 << 0, 1 << 1
+ABSTRACT_SOCKETS, SIGNALS = 1 << 0, 1 << 1
+
+ON_FILES = EXECUTE | WRITE_FILE | READ_FILE | TRUNCATE | IOCTL_DEV
+READS = READ_FILE | READ_DIR
+RUNS = READS | EXECUTE
+WRITES = READS | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
+"""No links, no devices, and nothing that was written can be run."""
+
+NO_NEW_PRIVS, DEATH_SIGNAL = 38, 1
+DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
+
+
+def landlock_version() -> int:
+    """Which version of Landlock this kernel offers; 0 where it has none."""
+    if sys.platform != "linux":
+        return 0
+    return max(int(_libc().syscall(CREATE_RULESET, None, 0, VERSION_FLAG)), 0)
+
+
+def _libc() -> ctypes.CDLL:
+    return ctypes.CDLL(None, use_errno=True)
+
+
+def handled(version: int) -> tuple[int, int, int]:
+    """What a version can take away: rights on files, on TCP ports, and beyond the sandbox."""
+    files = FIRST
+    for since, right in SINCE.items():
+        files |= right if version >= since else 0
+    net = BIND_TCP | CONNECT_TCP if version >= 4 else 0
+    scoped = ABSTRACT_SOCKETS | SIGNALS if version >= 6 else 0
+    return files, net, scoped
+
+
+def confine(paths: Mapping[int, Iterable[str]], ports: Iterable[int]) -> None:
+    """
+    Take away everything but *paths*, by the rights that each list has, and TCP to *ports*.
+
+    OSError when the kernel refuses; a path that does not exist is left out.
+    """
+    version = landlock_version()
+    files, net, scoped = handled(version)
+    size = 24 if version >= 6 else 16 if version >= 4 else 8
+    rules = _call(CREATE_RULESET, struct.pack("=QQQ", files, net, scoped)[:size], size, 0)
+    for rights, below in paths.items():
+        for path in below:
+            _allow(rules, path, rights & files)
+    if net:
+        for port in ports:
+            _call(ADD_RULE, rules, NET_PORT, struct.pack("=QQ", CONNECT_TCP, port), 0)
+    _call(RESTRICT_SELF, rules, 0)
+    os.close(rules)
+
+
+def _allow(rules: int, path: str, rights: int) -> None:
+    try:
+        handle = os.open(path, getattr(os, "O_PATH", 0) | os.O_CLOEXEC)
+    except FileNotFoundError:
+        return
+    try:
+        if not os.path.isdir(path):
+            rights &= ON_FILES
+        _call(ADD_RULE, rules, PATH_BENEATH, struct.pack("=Qi", rights, handle), 0)
+    finally:
+        os.close(handle)
+
+
+def _call(number: int, *arguments: int | bytes) -> int:
+    given = [ctypes.c_char_p(a) if isinstance(a, bytes) else ctypes.c_long(a) for a in arguments]
+    done = int(_libc().syscall(ctypes.c_long(number), *given))
+    if done < 0:
+        code = ctypes.get_errno()
+        raise OSError(code, os.strerror(code))
+    return done
+
+
+def _never_more() -> None:
+    """No program that is run from here gains rights, and all of it ends with the server."""
+    if sys.platform == "linux":
+        _libc().prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        if _libc().prctl(NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
+            raise OSError(ctypes.get_errno(), "no_new_privs")
+
+
+def _limit(limits: Mapping[str, int]) -> None:
+    for name, most in {"CORE": 0, **limits}.items():
+        kind = getattr(resource, f"RLIMIT_{name}")
+        hard = resource.getrlimit(kind)[1]
+        value = most if hard == resource.RLIM_INFINITY else min(most, hard)
+        # macOS knows some limits and refuses to set them.
+        with contextlib.suppress(ValueError, OSError):
+            resource.setrlimit(kind, (value, value))
+
+
+def _go(root: str, folder: Sequence[str]) -> None:
+    """Name by name: a link that stands where a folder was checked leads nowhere."""
+    handle = os.open(root, DIRECTORY)
+    for name in folder:
+        below = os.open(name, DIRECTORY, dir_fd=handle)
+        os.close(handle)
+        handle = below
+    os.fchdir(handle)
+    os.close(handle)
+
+
+def main(text: str) -> None:
+    """Become the program of a `Confined`, as JSON."""
+    told: dict[str, Any] = json.loads(text)
+    os.umask(0o077)
+    _go(told["root"], told["folder"])
+    _limit(told["limits"])
+    _never_more()
+    if told["confine"]:
+        paths = {RUNS: told["runs"], READS: told["reads"], WRITES: told["writes"]}
+        paths[READ_FILE | WRITE_FILE] = told["devices"]
+        confine(paths, told["ports"])
+    os.execv(told["argv"][0], told["argv"])  # noqa: S606 - there is no shell to leave out
+
+
+if __name__ == "__main__":
+    main(sys.argv[1])
