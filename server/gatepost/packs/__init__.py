@@ -18,5 +18,6 @@ BUILT_IN: dict[str, BuiltIn] = {
     "memory": BuiltIn("gatepost.packs.memory"),
     "ssh": BuiltIn("gatepost.packs.ssh.tools"),
     "vault": BuiltIn("gatepost.packs.vault.tools"),
+    "web": BuiltIn("gatepost.packs.web.tool"),
     "workspace": BuiltIn("gatepost.packs.workspace"),
 }

@@ -10,6 +10,7 @@ from gatepost.packs.gitlab.settings import GitlabSettings
 from gatepost.packs.ssh.settings import SshSettings
 from gatepost.packs.table import PackSettings
 from gatepost.packs.vault.settings import VaultSettings
+from gatepost.packs.web.settings import WebSettings
 
 
 class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -20,6 +21,8 @@ class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     ssh: SshSettings = SshSettings()
     vault: VaultSettings = VaultSettings()
     """Where the vault of `vault_read` and its kin is."""
+    web: WebSettings = WebSettings()
+    """How `web_fetch` reads pages."""
 
     def tables(self) -> Iterator[tuple[str, PackSettings]]:
         """Each by its pack's name."""
