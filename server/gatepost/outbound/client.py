@@ -9,6 +9,7 @@ from importlib import metadata
 from typing import Unpack
 
 import httpx2
+import msgspec
 
 from gatepost.outbound import answer as answers
 from gatepost.outbound.failure import (
@@ -63,12 +64,12 @@ class Client:
         self.lines = Lines(partial(self._transport, network, self.reach))
 
     def apply(self, network: Network) -> None:
-        """Take up other settings; requests under way keep the connections they have."""
-        if network == self._network:
+        """Take up other `allow_hosts`; requests under way keep the connections they have."""
+        if network.allow_hosts == self._network.allow_hosts:
             return
         # Kept connections were opened under rules that are no longer in force.
         before = self.lines
-        self._take_up(network)
+        self._take_up(msgspec.structs.replace(self._network, allow_hosts=network.allow_hosts))
         self._retiring[before] = asyncio.create_task(before.retire())
         self._retiring = {lines: task for lines, task in self._retiring.items() if not lines.closed}
 
