@@ -31,6 +31,7 @@ from gatepost.stores.bucket import Buckets
 from gatepost.streams import Streams
 from gatepost.telemetry.access import AccessLog
 from gatepost.tools.api import Call, CallContext
+from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner, Stage
 from gatepost.workspace import Quota, Workspaces
@@ -97,6 +98,7 @@ class Services:
         self.buckets = Buckets()
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(config.log.format, enabled=config.log.level in {"debug", "info"})
+        self.redaction = Redaction()
         self.register = Register(records, relay)
         self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
         self._introspectors: list[Introspectors] = []
@@ -128,6 +130,7 @@ class Services:
             stages=self._stages(config),
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
+            redaction=self.redaction,
         )
         self.outbound.apply(config.network)
         self.lending = Lending(
@@ -160,6 +163,7 @@ class Services:
                 timeout_s=settings.timeout_s,
                 max_result_bytes=settings.max_result_bytes,
                 attempts=Attempts(rate=rate, burst=burst, spend_here=spend) if rate else None,
+                redaction=self.redaction,
             )
         ]
         if rate:
