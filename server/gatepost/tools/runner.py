@@ -21,7 +21,7 @@ from gatepost.tools.client import (
     all_needed,
 )
 from gatepost.tools.fit import fit, tellable
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.redaction import Guard, Redaction
 from gatepost.tools.registry import Registry
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError
@@ -133,14 +133,18 @@ class Runner:
             call.caller.require(offer.scopes)
         if offer.acr_values or offer.max_age_s is not None:
             call.caller.require_authentication(offer.acr_values, offer.max_age_s, now=self.clock())
-        if self.redaction.at_hand(call.caller.tenant_id) is None:
+        if not self.redaction.is_ready(call.caller.tenant_id):
             await self.redaction.ready(call.caller.tenant_id)
-        guard = self.redaction.guard(call, offer)
+        guard = Guard(self.redaction, call, offer, call.client)
         HERE.set(guard)
         if call.client is not NOBODY:
             call = replace(call, client=guard)
         try:
-            outcome = await self._perform(call, offer, offer.check(call.arguments))
+            try:
+                arguments = offer.check(call.arguments)
+            except ToolFailure as refused:
+                raise guard.refusal(refused) from None
+            outcome = await self._perform(call, offer, arguments)
             # In here, as it may be the first to find that an outcome cannot be told at all.
             return fit(guard.outcome(outcome), offer, self.max_result_bytes)
         except asyncio.CancelledError as cancelled:
