@@ -15,6 +15,7 @@ from gatepost.secrets.vault import Unreadable
 from gatepost.stores.api import Entries, Records
 from gatepost.tools.api import Call, CallContext, Outcome, ToolFailure
 from gatepost.tools.surroundings import Outbound, Sealed
+from gatepost_authz.config import Network
 
 T = TypeVar("T")
 
@@ -33,7 +34,10 @@ class Lending:
         outbound: Client,
         run: Callable[[Call], Awaitable[Outcome]],
     ) -> None:
-        self._settings: Mapping[type[Any], Any] = packs.by_type()
+        self._settings: Mapping[type[Any], Any] = {
+            **packs.by_type(),
+            Network: outbound.network,
+        }
         self._records = records
         self._secrets = secrets
         self._outbound = outbound
