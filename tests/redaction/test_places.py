@@ -3,6 +3,7 @@
 import json
 import logging
 from collections.abc import Callable, Iterator
+from urllib.parse import quote
 
 import pytest
 
@@ -10,6 +11,7 @@ from gatepost.telemetry.logs import LogFormat
 from tests.redaction.aviary import SECRETS, Aviary, opened, overheard, texts
 from tests.redaction.forms import FORMS, leaks
 from tests.redaction.said import SAID
+from tests.support.waiting import eventually
 
 VALUE = SECRETS["acme"]["API_KEY"]
 MARK = "[REDACTED:API_KEY]"
@@ -132,6 +134,20 @@ def test_what_is_logged_outside_of_calls_is_looked_at_for_all_tenants(aviary: Av
         logging.getLogger("library").error("%s and %s", VALUE, SECRETS["zeta"]["OTHER"])
 
     assert f"{MARK} and [REDACTED:OTHER]" in log.getvalue()
+
+
+@pytest.mark.requirement("P13")
+@pytest.mark.parametrize("form", EVERYWHERE)
+def test_the_access_log_holds_no_secret(aviary: Aviary, form: str) -> None:
+    """Not in a path, and not in the id that a client gave to what a call is part of."""
+    inside, row, pin = aviary.site.inside, FORMS[form], SECRETS["acme"]["PIN"]
+    before = len(inside.log())
+
+    aviary.rest("say", ("X-Octopus-Correlation-Id", f"a-{pin}"), text="fine")
+    answer = aviary.rest(quote(row.encode(pin), safe=""), text="no such tool")
+
+    eventually(lambda: inside.log()[before:].count("[REDACTED:PIN]") == 2, within=5)
+    assert not leaks(pin, row, answer + inside.log()[before:])
 
 
 @pytest.mark.requirement("P13")

@@ -129,6 +129,11 @@ class Redaction:
             self._keep(tenant, known, redactor)
         return redactor
 
+    def clean(self, tenant: str | None, text: str) -> str:
+        """A text of that tenant's that is about to be logged."""
+        known = self._secrets.known(tenant)
+        return self._made.get(known.version, self._plain).clean(text)
+
     def _keep(self, tenant: str, known: Known, redactor: Redactor) -> None:
         before = self._last.pop(tenant, None)
         if before is not None and before != self._secrets.known(None).version:
@@ -151,6 +156,8 @@ class Guard(msgspec.Struct, weakref=True):
     call: Call
     offer: Offer
     client: Client = NOBODY
+    checked: bool = False
+    """Whether its arguments were found to be right."""
     said: dict[str, Said] = {}
     own: tuple[Redactor, Redactor] | None = None
     """The tenant's redactor, and the same with what this call's caller wrote itself."""
@@ -180,7 +187,7 @@ class Guard(msgspec.Struct, weakref=True):
                 outcome = _replace(outcome, structured=Raw(structured))
         return outcome
 
-    def refusal(self, refused: ToolFailure) -> ToolFailure:
+    def _refusal(self, refused: ToolFailure) -> ToolFailure:
         """
         What is wrong with the arguments, said of them as they are without secrets.
 
@@ -197,6 +204,8 @@ class Guard(msgspec.Struct, weakref=True):
 
     def error(self, error: BaseException) -> BaseException:
         """What the call raised, as it may be told."""
+        if isinstance(error, ToolFailure) and not self.checked:
+            return self._refusal(error)
         return self.protocol_error(error) if isinstance(error, ProtocolError) else error
 
     def protocol_error(self, error: ProtocolError) -> ProtocolError:

@@ -22,7 +22,7 @@ from gatepost.tools.client import (
 )
 from gatepost.tools.fit import fit, tellable
 from gatepost.tools.redaction import Guard, Redaction
-from gatepost.tools.registry import Registry
+from gatepost.tools.registry import Registry, Unknown
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError
 
@@ -128,7 +128,11 @@ class Runner:
         or a new sign-in would help, MissingCapability, ProtocolError, InputNeeded and
         StoreUnavailable; these are for the protocol to answer.
         """
-        offer = self.registry.offer(call.kind, call.name, call.caller)
+        try:
+            offer = self.registry.offer(call.kind, call.name, call.caller)
+        except Unknown as unknown:
+            unknown.name = self.redaction.clean(call.caller.tenant_id, unknown.name)
+            raise
         if offer.scopes:
             call.caller.require(offer.scopes)
         if offer.acr_values or offer.max_age_s is not None:
@@ -140,10 +144,8 @@ class Runner:
         if call.client is not NOBODY:
             call = replace(call, client=guard)
         try:
-            try:
-                arguments = offer.check(call.arguments)
-            except ToolFailure as refused:
-                raise guard.refusal(refused) from None
+            arguments = offer.check(call.arguments)
+            guard.checked = True
             outcome = await self._perform(call, offer, arguments)
             # In here, as it may be the first to find that an outcome cannot be told at all.
             return fit(guard.outcome(outcome), offer, self.max_result_bytes)
