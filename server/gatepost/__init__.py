@@ -5,6 +5,7 @@ from gatepost.tools.asking import Answered, Elicitation, Roots, UrlElicitation
 from gatepost.tools.content import Audio, Contents, Entry, Icon, Image, Message, Relevance
 from gatepost.tools.pack import Pack
 from gatepost.tools.sampling import Sampled, Sampling
+from gatepost.tools.secret import Secret
 
 __all__ = [
     "Answered",
@@ -23,6 +24,7 @@ __all__ = [
     "Roots",
     "Sampled",
     "Sampling",
+    "Secret",
     "ToolFailure",
     "UrlElicitation",
 ]

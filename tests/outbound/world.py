@@ -29,6 +29,8 @@ class Seen(msgspec.Struct, frozen=True):
     headers: Mapping[str, str]
     body: bytes
     query: Mapping[str, str]
+    connection: int
+    """Its number: the same for requests that shared it."""
 
 
 Page = Callable[[Seen, Send], Awaitable[None]]
@@ -56,6 +58,7 @@ class Site:
             headers,
             body,
             dict(parse_qsl(scope["query_string"].decode())),
+            scope["client"][1],
         )
         self.seen.append(seen)
         page = self.pages.get(scope["path"], echo)
@@ -87,7 +90,7 @@ class Names:
 
 
 class Proxy(socketserver.ThreadingTCPServer):
-    """Leads tunnels to port 443 to one port of this machine, those to others to another."""
+    """Leads tunnels to ports that end in 443 to one port of this machine, others to another."""
 
     daemon_threads = True
     allow_reuse_address = True
@@ -116,7 +119,7 @@ class _Tunnel(socketserver.BaseRequestHandler):
         self.server.head = head
         method, target, _ = head.decode("latin-1").split("\r\n")[0].split(" ")
         self.server.asked.append(f"{method} {target}")
-        port = self.server.secure if target.endswith(":443") else self.server.plain
+        port = self.server.secure if target.endswith("443") else self.server.plain
         with socket.create_connection(("127.0.0.1", port), timeout=10) as there:
             self.request.sendall(b"HTTP/1.1 200 OK\r\n\r\n")
             back = threading.Thread(target=pump, args=(there, self.request), daemon=True)

@@ -4,6 +4,7 @@ import asyncio
 import re
 import ssl
 from collections.abc import Callable, Sequence
+from functools import partial
 from importlib import metadata
 from typing import Unpack
 
@@ -51,29 +52,32 @@ class Client:
         resolver: Resolver | None = None,
     ) -> None:
         self._tls = tls
-        self._resolver = resolver
-        self.lookups = resolver or SystemResolver()
-        self._retired: list[Lines] = []
+        self.resolver = resolver
+        self.lookups = resolver or SystemResolver(LOOKUPS)
+        self._retiring: dict[Lines, asyncio.Task[None]] = {}
         self._take_up(network)
 
     def _take_up(self, network: Network) -> None:
         self._network = network
         self.reach = ToolReach(network.allow_hosts)
-        self.lines = Lines(self._transport)
+        self.lines = Lines(partial(self._transport, network, self.reach))
 
     def apply(self, network: Network) -> None:
-        """Take up other settings; requests under way keep those they began with."""
-        if network != self._network:
-            # Kept connections were opened under rules that are no longer in force.
-            self._retired.append(self.lines)
-            self._take_up(network)
+        """Take up other settings; requests under way keep the connections they have."""
+        if network == self._network:
+            return
+        # Kept connections were opened under rules that are no longer in force.
+        before = self.lines
+        self._take_up(network)
+        self._retiring[before] = asyncio.create_task(before.retire())
+        self._retiring = {lines: task for lines, task in self._retiring.items() if not lines.closed}
 
-    def _transport(self, secure: bool) -> GuardedTransport:
+    def _transport(self, network: Network, reach: ToolReach, secure: bool) -> GuardedTransport:
         return GuardedTransport(
-            reach=self.reach,
+            reach=reach,
             tls=self._tls() if secure else None,
-            proxy=self._network.proxy,
-            resolver=self._resolver or SystemResolver(LOOKUPS),
+            proxy=network.proxy,
+            resolver=self.resolver or SystemResolver(LOOKUPS),
             limits=CONNECTIONS,
         )
 
@@ -88,8 +92,9 @@ class Client:
 
     async def aclose(self) -> None:
         """Close every connection."""
-        for lines in (*self._retired, self.lines):
+        for lines in (*self._retiring, self.lines):
             await lines.aclose()
+        await asyncio.gather(*self._retiring.values())
 
 
 class Sender:
@@ -158,8 +163,8 @@ class Sender:
         url = httpx2.URL(draft.url)
         if url.scheme == "https" or self._reach.allows(*place(url)):
             return
-        # Everybody on the way reads what goes by http: nothing secret may be in it.
-        if draft.method not in HARMLESS or draft.body or draft.headers.keys() - OPEN:
+        # Everybody on the way reads what goes by http, and may answer in the server's place.
+        if draft.confidential or draft.method not in HARMLESS or draft.headers.keys() - OPEN:
             raise ToolFailure(
                 "denied",
                 f"http://{url.host} is unencrypted, so it may be read and nothing else: use https.",

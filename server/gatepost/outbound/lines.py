@@ -42,6 +42,11 @@ class Lines:
             line.users -= 1
             await self._tidy()
 
+    @property
+    def closed(self) -> bool:
+        """Whether it was retired and nothing is open any longer."""
+        return self._retired and not self._lines
+
     async def retire(self) -> None:
         """Close what nobody uses now, and the rest as soon as nobody does."""
         self._retired = True
@@ -55,8 +60,9 @@ class Lines:
             await line.transport.aclose()
 
     async def _tidy(self) -> None:
-        surplus = len(self._lines) - (0 if self._retired else KEPT)
+        over = len(self._lines) - (0 if self._retired else KEPT)
         idle = [key for key, line in self._lines.items() if not line.users]
-        for key in idle[: max(surplus, 0)]:
-            # Gone from the mapping before anything waits: nobody gets a transport that closes.
-            await self._lines.pop(key).transport.aclose()
+        # Gone from the mapping before anything waits: nobody gets a transport that closes.
+        surplus = [self._lines.pop(key) for key in idle[: max(over, 0)]]
+        for line in surplus:
+            await line.transport.aclose()

@@ -23,8 +23,9 @@ def following(draft: Draft, answer: httpx2.Response, reach: ToolReach) -> Draft 
     """
     The request that a redirect asks for (RFC 9110 section 15.4); None when it is not followed.
 
-    Never from https to http, and never with a body to another origin: both would hand on what was
-    meant for one server alone. For the same reason only headers without secrets leave an origin.
+    Never from https to http, and never with a body or what is confidential to another origin: both
+    would hand on what was meant for one server alone. For the same reason only headers without
+    secrets leave an origin.
     ToolFailure when it leads where tools may not go.
     """
     location = answer.headers.get("location", "")
@@ -41,7 +42,7 @@ def following(draft: Draft, answer: httpx2.Response, reach: ToolReach) -> Draft 
     headers = {n: v for n, v in draft.headers.items() if not moved or n in OPEN}
     if _becomes_get(draft.method, answer.status_code):
         return Draft("GET", str(after), headers)
-    if moved and draft.body:
+    if moved and draft.confidential:
         return None
     return msgspec.structs.replace(draft, url=str(after), headers=headers)
 

@@ -15,6 +15,9 @@ URL_CHARACTERS = 8_192
 HEADERS = 64
 HEADER_BYTES = 32_768
 BODY_BYTES = 32_000_000
+CONNECT_S = 10.0
+POOL_S = 5.0
+"""How long a request waits for one of its tenant's connections."""
 CORRELATION = "x-octopus-correlation-id"
 
 TOKEN = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
@@ -50,6 +53,8 @@ class Draft(msgspec.Struct, frozen=True):
     body: bytes = b""
     body_headers: Mapping[str, str] = {}
     """What describes the body, and goes where it goes."""
+    confidential: bool = False
+    """Whether something secret is in it, a body always taken for that."""
 
     def request(self, ours: Mapping[str, str], timeout_s: float) -> httpx2.Request:
         """The same for the transport, with what every request of ours has."""
@@ -61,8 +66,12 @@ class Draft(msgspec.Struct, frozen=True):
         )
         if not self.body and self.method in {"POST", "PUT", "PATCH"}:
             request.headers["content-length"] = "0"
-        request.extensions["timeout"] = dict.fromkeys(("read", "write", "pool"), timeout_s)
-        request.extensions["timeout"]["connect"] = min(timeout_s, 10.0)
+        request.extensions["timeout"] = {
+            "connect": min(timeout_s, CONNECT_S),
+            "pool": min(timeout_s, POOL_S),
+            "read": timeout_s,
+            "write": timeout_s,
+        }
         return request
 
 
@@ -92,7 +101,14 @@ def drafted(method: str, url: str, options: Sending) -> Draft:
     if "uploads" not in options and "content-type" in headers:
         body_headers = {"content-type": headers["content-type"]} if body else {}
     kept = {name: value for name, value in headers.items() if name != "content-type"}
-    return Draft(method.upper(), str(where), kept, body, body_headers)
+    return Draft(
+        method=method.upper(),
+        url=str(where),
+        headers=kept,
+        body=body,
+        body_headers=body_headers,
+        confidential=bool(body) or options.get("confidential", False),
+    )
 
 
 def plain(url: str) -> str:

@@ -17,5 +17,6 @@ BUILT_IN: dict[str, BuiltIn] = {
     "gitlab": BuiltIn("gatepost.packs.gitlab.tools"),
     "memory": BuiltIn("gatepost.packs.memory"),
     "ssh": BuiltIn("gatepost.packs.ssh.tools"),
+    "vault": BuiltIn("gatepost.packs.vault.tools"),
     "workspace": BuiltIn("gatepost.packs.workspace"),
 }

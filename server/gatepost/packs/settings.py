@@ -9,6 +9,7 @@ from gatepost.packs.git.settings import GitSettings
 from gatepost.packs.gitlab.settings import GitlabSettings
 from gatepost.packs.ssh.settings import SshSettings
 from gatepost.packs.table import PackSettings
+from gatepost.packs.vault.settings import VaultSettings
 
 
 class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
@@ -17,6 +18,8 @@ class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     git: GitSettings = GitSettings()
     gitlab: GitlabSettings = GitlabSettings()
     ssh: SshSettings = SshSettings()
+    vault: VaultSettings = VaultSettings()
+    """Where the vault of `vault_read` and its kin is."""
 
     def tables(self) -> Iterator[tuple[str, PackSettings]]:
         """Each by its pack's name."""

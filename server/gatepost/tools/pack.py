@@ -22,6 +22,7 @@ from gatepost.tools.offer import Document, Prompt, Skill, Template
 from gatepost.tools.prompt import PromptFunction, prompt
 from gatepost.tools.routing import routed_arguments
 from gatepost.tools.schema import arguments_of, checker
+from gatepost.tools.secret import secret_arguments, with_hints
 from gatepost.tools.skill import offers_of, read_skill
 
 P = ParamSpec("P")
@@ -180,8 +181,9 @@ class Pack:
         Add a tool that brings its own JSON Schema; ``invoke`` gets arguments that satisfy it.
 
         With *output_schema* its outcomes have a structured value that satisfies that one.
-        ValueError when a schema is invalid, of an unknown dialect, refers to something outside of
-        itself, is too large, or (for arguments) not of an object.
+        Arguments that hold secrets have `"x-gatepost-secret": true`; see Secret. ValueError when a
+        schema is invalid, of an unknown dialect, refers to something outside of itself, is too
+        large, or (for arguments) not of an object.
         """
         if input_schema.get("type") != "object":
             raise ValueError(f"{name}: the input schema must have `type: object` at its root")
@@ -203,6 +205,14 @@ class Pack:
             if schema is not None:
                 validator_of(schema)
         support = options.get("task_support", "forbidden")
+        secrets = secret_arguments(made["input_schema"])
+        if secrets:
+            if support != "forbidden":
+                raise ValueError(
+                    f"{name}: a tool that takes secrets cannot become a task, whose record would "
+                    "keep them; leave task_support out"
+                )
+            made["input_schema"] = with_hints(made["input_schema"])
         if support == "forbidden":
             if options.get("detaches"):
                 raise ValueError(f"{name}: what detaches becomes a task; allow it by task_support")
@@ -217,6 +227,7 @@ class Pack:
                 open_world_hint=options.get("open_world"),
             ),
             routed=routed_arguments(made["input_schema"]),
+            secret_arguments=secrets,
             **settled("tool", name, self.name, options),
             task_support=support,
             detaches=options.get("detaches", False),

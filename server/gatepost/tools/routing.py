@@ -5,6 +5,7 @@ from collections.abc import Iterator, Mapping
 from typing import Any
 
 from gatepost.tools.api import Routed
+from gatepost.tools.secret import KEYWORD as SECRET
 
 KEYWORD = "x-mcp-header"
 TOKEN = re.compile(r"[!#$%&'*+\-.^_`|~0-9A-Za-z]+", re.ASCII)  # RFC 9110 section 5.6.2
@@ -41,6 +42,8 @@ def _reached(schema: Mapping[str, Any], path: tuple[str, ...]) -> Iterator[Route
                 raise ValueError(f"{KEYWORD} of {'.'.join(where)} is not a header name")
             if kind not in TYPES:
                 raise ValueError(f"{KEYWORD} of {'.'.join(where)}: only {', '.join(TYPES)}")
+            if SECRET in inner:
+                raise ValueError(f"{KEYWORD} of {'.'.join(where)}: proxies log headers; no secrets")
             yield Routed(where, header, kind)  # type: ignore[arg-type]  # just checked
         yield from _reached(inner, where)
 

@@ -14,13 +14,32 @@ from typing_extensions import TypedDict
 
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.dialect import validator_of
-from gatepost.tools.mistake import got, mistake, path_of
+from gatepost.tools.mistake import NOTHING_HIDDEN, Hidden, got, mistake, path_of
+from gatepost.tools.secret import secret_arguments
 
 # Three mistakes are what a model repairs in one go; thirty fill its window.
 SHOWN_MISTAKES = 3
 
 # pydantic names the value by its kind ("Input should", "String should"): here it has a name.
 SHOULD = re.compile(r"\w+ should (.*)", re.DOTALL)
+
+SILENT = frozenset(
+    {
+        "dict_type",
+        "json_invalid",
+        "json_type",
+        "list_type",
+        "literal_error",
+        "model_type",
+        "string_pattern_mismatch",
+        "string_too_long",
+        "string_too_short",
+        "string_type",
+        "too_long",
+        "too_short",
+    }
+)
+"""The mistakes whose message never quotes the value; an author's own validator may."""
 
 Check = Callable[[bytes], Any]
 
@@ -53,14 +72,14 @@ def arguments_of(function: Callable[..., Any]) -> Arguments:
         if parameter.default is not parameter.empty:
             _show_default(schema["properties"][parameter.name], parameter.default)
     validate = adapter.validator.validate_json
-    names = _named(parameters)
+    names, hidden = _named(parameters), Hidden(secret_arguments(schema))
 
     def check(arguments: bytes) -> dict[str, Any]:
         try:
             checked: dict[str, Any] = validate(arguments, strict=True)
         except ValidationError as error:
             # The values stay out of the traceback's chain: they end up in logs.
-            raise _failure(error, names) from None
+            raise _failure(error, names, hidden) from None
         return checked
 
     return Arguments(schema, check)
@@ -85,6 +104,9 @@ def texts_of(function: Callable[..., Any]) -> Texts:
     for name, described in schema["properties"].items():
         if not _is_one_text(described):
             raise TypeError(f"{function.__name__}: {name} is given one text; take it as `str`")
+    if secret_arguments(schema):
+        # What they are called with is a prompt or an address: both are shown and kept by clients.
+        raise TypeError(f"{function.__name__}: only tools take secrets")
     validate: Any = adapter.validator.validate_strings  # its type wants dictionaries of its own
     names = _named(parameters)
 
@@ -201,6 +223,7 @@ def checker(schema: Mapping[str, Any]) -> Check:
     ValueError for one that `validator_of` does not take.
     """
     validator = validator_of(schema)
+    hidden = Hidden(secret_arguments(schema))
 
     def check(arguments: bytes) -> Any:
         try:
@@ -209,7 +232,7 @@ def checker(schema: Mapping[str, Any]) -> Check:
             raise ToolFailure("validation", "The arguments are not valid JSON.") from None
         mistakes = []
         for error in validator.iter_errors(value):
-            mistakes.append(mistake(error))
+            mistakes.append(mistake(error, hidden))
             if len(mistakes) == SHOWN_MISTAKES:
                 break
         if mistakes:
@@ -220,10 +243,10 @@ def checker(schema: Mapping[str, Any]) -> Check:
     return check
 
 
-def _failure(error: ValidationError, names: str) -> ToolFailure:
+def _failure(error: ValidationError, names: str, hidden: Hidden = NOTHING_HIDDEN) -> ToolFailure:
     details = error.errors(include_url=False)
     shown = details[:SHOWN_MISTAKES]
-    sentences = [_sentence(detail, names) for detail in shown]
+    sentences = [_sentence(detail, names, hidden) for detail in shown]
     if more := len(details) - len(shown):
         sentences.append(f"And {more} more.")
     return ToolFailure(
@@ -231,7 +254,7 @@ def _failure(error: ValidationError, names: str) -> ToolFailure:
     )
 
 
-def _sentence(detail: ErrorDetails, names: str) -> str:
+def _sentence(detail: ErrorDetails, names: str, hidden: Hidden) -> str:
     field = path_of(list(detail["loc"]))
     if detail["type"] == "missing":
         return f"`{field}` is required."
@@ -240,6 +263,9 @@ def _sentence(detail: ErrorDetails, names: str) -> str:
         return f"`{field}` is not an argument here{known}."
     message = detail["msg"].removeprefix("Value error, ").removesuffix(".")
     subject = f"`{field}`" if field else "The arguments"
+    secret = hidden.holds(detail["loc"])
+    if secret and detail["type"] not in SILENT:
+        return f"{subject}: the value is not valid."
     if rest := SHOULD.match(message):
-        return f"{subject} should {rest[1]}{got(detail['input'])}."
+        return f"{subject} should {rest[1]}{'' if secret else got(detail['input'])}."
     return f"{subject}: {message}."

@@ -1,0 +1,211 @@
+"""Arguments that hold secrets: `x-gatepost-secret` in a tool's schema."""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Annotated, Any
+
+from gatepost.tools.api import SecretPath
+
+KEYWORD = "x-gatepost-secret"
+REFERENCE = "secret:"
+HINT = "A stored secret may be named in its place: `secret:NAME`."
+MOST_PARTS = 50_000
+"""Parts of a schema that are walked; references could make one without an end."""
+
+# Where a keyword's own schemas are, and what they mean for the value they are about.
+_SAME = ("allOf", "anyOf", "oneOf", "if", "then", "else", "not")
+_EACH = (
+    "items",
+    "prefixItems",
+    "additionalItems",
+    "contains",
+    "additionalProperties",
+    "unevaluatedItems",
+    "unevaluatedProperties",
+)
+_SCHEMAS_BY_NAME = ("properties", "patternProperties", "dependentSchemas", "$defs", "definitions")
+
+
+class _Marked:
+    """Marks the schema of whatever type it annotates."""
+
+    def __get_pydantic_json_schema__(self, core: Any, handler: Any) -> dict[str, Any]:
+        schema: dict[str, Any] = handler(core)
+        schema[KEYWORD] = True
+        return schema
+
+
+Secret = Annotated[str, _Marked()]
+"""
+The type of an argument that is a password, a token or a key: `token: Secret`.
+
+The model may give `secret:NAME` and never see the secret; ``ctx.secret`` makes the value of it. A
+value that it gives itself stays out of every answer, log and record. A tool with such an argument
+cannot become a task, whose record would keep it.
+"""
+
+
+def secret_arguments(schema: Mapping[str, Any]) -> tuple[SecretPath, ...]:
+    """
+    Where a schema has its secrets; ValueError where that cannot be told.
+
+    That is a mark within a definition that contains itself, one that nothing leads to by the
+    keywords that are read here, and anything but `true` as the mark.
+    """
+    marks = sum(1 for part in _parts(schema) if KEYWORD in part)
+    if not marks:
+        return ()
+    walk = _Walk(schema)
+    paths = dict.fromkeys(walk.paths(schema, (), ("#",)))
+    if walk.cut & walk.around:
+        raise ValueError(f"{KEYWORD}: not within what contains itself")
+    if marks > len(walk.met):
+        raise ValueError(f"{KEYWORD}: only what `properties`, `items` and the like lead to has it")
+    if () in paths:
+        raise ValueError(f"{KEYWORD}: the arguments as a whole are none")
+    return tuple(paths)
+
+
+class _Walk:
+    """One walk over all that a schema says of a value and of what is in it."""
+
+    def __init__(self, root: Mapping[str, Any]) -> None:
+        self._root = root
+        self._left = MOST_PARTS
+        self.met: set[int] = set()
+        """The marked parts, by their identity."""
+        self.around: set[str] = set()
+        """The references that lead to them."""
+        self.cut: set[str] = set()
+        """The references that lead to themselves."""
+
+    def paths(self, node: Any, path: SecretPath, inside: tuple[str, ...]) -> Iterator[SecretPath]:
+        """The paths of the marks at *node* and below, within these references."""
+        if isinstance(node, Sequence) and not isinstance(node, str):
+            for inner in node:
+                yield from self.paths(inner, path, inside)
+        if not isinstance(node, Mapping):
+            return
+        self._left -= 1
+        if self._left < 0:
+            raise ValueError(f"{KEYWORD}: the schema is too large to look for secrets in")
+        if KEYWORD in node:
+            if node[KEYWORD] is not True:
+                raise ValueError(f"{KEYWORD}: the only value is true")
+            self.met.add(id(node))
+            self.around.update(inside)
+            yield path
+        yield from self._referred(node.get("$ref"), path, inside)
+        for inner, where in _below(node, path):
+            yield from self.paths(inner, where, inside)
+
+    def _referred(
+        self, reference: Any, path: SecretPath, inside: tuple[str, ...]
+    ) -> Iterator[SecretPath]:
+        if not isinstance(reference, str) or not reference.startswith("#"):
+            return
+        if reference in inside:
+            self.cut.add(reference)
+            return
+        target: Any = self._root
+        for part in reference.removeprefix("#").split("/")[1:]:
+            step = part.replace("~1", "/").replace("~0", "~")
+            target = target.get(step) if isinstance(target, Mapping) else None
+        yield from self.paths(target, path, (*inside, reference))
+
+
+def _below(node: Mapping[str, Any], path: SecretPath) -> Iterator[tuple[Any, SecretPath]]:
+    """The schemas in a schema, each with the path of the value that it is about."""
+    for name, inner in node.get("properties", {}).items():
+        yield inner, (*path, name)
+    for inner in node.get("patternProperties", {}).values():
+        yield inner, (*path, None)
+    for inner in node.get("dependentSchemas", {}).values():
+        yield inner, path
+    for keyword in _SAME:
+        yield node.get(keyword), path
+    for keyword in _EACH:
+        yield node.get(keyword), (*path, None)
+
+
+def _parts(node: Any, *, named: bool = False) -> Iterator[Mapping[str, Any]]:
+    """Every schema in a schema; what only looks like one (a default, an example) is left out."""
+    if isinstance(node, Sequence) and not isinstance(node, str):
+        for inner in node:
+            yield from _parts(inner)
+    if not isinstance(node, Mapping):
+        return
+    if named:
+        for inner in node.values():
+            yield from _parts(inner)
+        return
+    yield node
+    for keyword, inner in node.items():
+        if keyword in _SCHEMAS_BY_NAME:
+            yield from _parts(inner, named=True)
+        elif keyword in _SAME or keyword in _EACH:
+            yield from _parts(inner)
+
+
+def with_hints(schema: Mapping[str, Any]) -> dict[str, Any]:
+    """The schema, telling the model at each secret that one may be named."""
+    return {key: _hinted(key, value) for key, value in _told(schema).items()}
+
+
+def _told(node: Mapping[str, Any]) -> Mapping[str, Any]:
+    if node.get(KEYWORD) is not True or HINT in node.get("description", ""):
+        return node
+    return {**node, "description": " ".join(filter(None, [node.get("description"), HINT]))}
+
+
+def _hinted(keyword: str, node: Any) -> Any:
+    if keyword in _SCHEMAS_BY_NAME and isinstance(node, Mapping):
+        return {name: _hinted("not", inner) for name, inner in node.items()}
+    if keyword not in _SAME and keyword not in _EACH:
+        return node
+    if isinstance(node, list | tuple):
+        return [_hinted(keyword, inner) for inner in node]
+    return with_hints(node) if isinstance(node, Mapping) else node
+
+
+def literals(paths: Sequence[SecretPath], arguments: bytes) -> list[str]:
+    """
+    The secrets that a caller wrote into its arguments (raw JSON), references left out.
+
+    Each text at one of the paths or anywhere below: also where the arguments are wrong.
+    """
+    if not paths:
+        return []
+    try:
+        # The decoder that takes most: what a check may have understood must not be missed here.
+        value = json.loads(arguments)
+    except (ValueError, RecursionError):
+        return []
+    texts = [text for path in paths for place in _at(value, path) for text in _texts(place)]
+    return [text for text in dict.fromkeys(texts) if not text.startswith(REFERENCE)]
+
+
+def _at(value: Any, path: SecretPath) -> Iterator[Any]:
+    if not path:
+        yield value
+    elif isinstance(value, Mapping):
+        step, *rest = path
+        for name, inner in value.items():
+            if step is None or step == name:
+                yield from _at(inner, tuple(rest))
+    elif isinstance(value, list) and path[0] is None:
+        for inner in value:
+            yield from _at(inner, path[1:])
+    elif not isinstance(value, list):
+        # A text where an object should be: what it holds was meant for somewhere in it.
+        yield value
+
+
+def _texts(value: Any) -> Iterator[str]:
+    if isinstance(value, Mapping):
+        value = [*value.values()]
+    if isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner)
+    elif isinstance(value, str | int | float) and not isinstance(value, bool):
+        yield str(value)

@@ -1,0 +1,182 @@
+"""Connections are each tenant's own, and what goes wrong with them is told without addresses."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+from typing import Any
+
+import pytest
+
+from gatepost.outbound import lines
+from gatepost.outbound.client import Client
+from gatepost.tools.api import ToolFailure
+from gatepost_authz.config import Network
+from gatepost_authz.fetch import Fetcher
+from tests.outbound.world import World
+
+SITE = "https://www.web.test/"
+Served = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
+
+
+@asynccontextmanager
+async def raw(serve: Served) -> AsyncIterator[int]:
+    """A server that does what it likes; yields its port."""
+    server = await asyncio.start_server(serve, "127.0.0.1", 0)
+    try:
+        yield server.sockets[0].getsockname()[1]
+    finally:
+        server.close()
+        await server.wait_closed()
+
+
+def saying(answer: bytes) -> Served:
+    async def serve(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        writer.write(answer)
+        await writer.drain()
+        writer.close()
+
+    return serve
+
+
+@asynccontextmanager
+async def reaching(world: World, **network: Any) -> AsyncIterator[Client]:
+    settings = Network(**network)
+    client = Client(
+        settings, tls=Fetcher(development=False, network=settings).tls, resolver=world.names
+    )
+    yield client
+    await client.aclose()
+
+
+async def test_tenants_share_no_connection(client: Client, world: World) -> None:
+    """What one of them proved on a connection, a proxy or server may take for the other's."""
+    for tenant in ("acme", "globex", "acme", "globex"):
+        await client.of(tenant).send("GET", SITE)
+
+    first, second, third, fourth = [seen.connection for seen in world.site.seen]
+    assert (first, second) == (third, fourth)
+    assert first != second
+
+
+async def test_only_so_many_tenants_keep_connections(
+    client: Client, world: World, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whoever came last keeps them; nobody loses one that is in use."""
+    monkeypatch.setattr(lines, "KEPT", 2)
+    for tenant in ("a", "b", "c", "b", "c", "a"):
+        await client.of(tenant).send("GET", "http://www.web.test/")
+
+    a, b, c, b_again, c_again, a_again = [seen.connection for seen in world.site.seen]
+    assert (b, c) == (b_again, c_again)
+    assert a != a_again
+
+
+async def test_other_settings_count_from_the_next_request(client: Client, world: World) -> None:
+    """A kept connection to what is no longer allowed serves nobody."""
+    http = client.of("acme")
+    inside = f"http://localhost:{world.plain}/"
+    await http.send("GET", inside)
+
+    client.apply(Network(proxy=world.proxy.url))
+
+    with pytest.raises(ToolFailure, match="may not reach"):
+        await client.of("acme").send("GET", inside)
+    assert (await client.of("acme").send("GET", "http://www.web.test/")).status == 200
+    assert (await http.send("GET", inside)).status == 200  # a call that was under way
+
+
+FAILURES = [
+    # method, what the server sends, kind, what the model reads
+    ("GET", b"", "upstream_unavailable", "no HTTP|broke the connection"),
+    ("POST", b"", "internal", "look before you ask again"),
+    ("GET", b"SSH-2.0-OpenSSH\r\n\r\n", "upstream_unavailable", "no HTTP"),
+    ("GET", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", "upstream_unavailable", "."),
+    ("PUT", b"HTTP/1.1 200 OK\r\nContent-Length: 10\r\n\r\nabc", "internal", "look before"),
+    ("GET", b"HTTP/1.1 200 OK\r\nX: " + b"x" * 200_000, "upstream_unavailable", "no HTTP"),
+    ("GET", b"HTTP/1.1 101 Switching\r\nUpgrade: x\r\n\r\n", "upstream_unavailable", "."),
+    ("GET", b"HTTP/1.1 200 OK\r\nContent-Length: -1\r\n\r\n", "upstream_unavailable", "no HTTP"),
+    (
+        "GET",
+        b"HTTP/1.1 200 OK\r\nContent-Length: 1\r\nContent-Length: 2\r\n\r\nab",
+        None,
+        "no HTTP",
+    ),
+    ("GET", b"HTTP/1.1 200 OK\r\nTransfer-Encoding: chunked\r\n\r\nzz\r\n", None, "no HTTP"),
+]
+
+
+@pytest.mark.parametrize(
+    ("method", "answer", "kind", "says"), FAILURES, ids=[str(n) for n in range(len(FAILURES))]
+)
+async def test_an_answer_that_is_none_is_a_failure(
+    world: World, method: str, answer: bytes, kind: str | None, says: str
+) -> None:
+    """What may have been done is told apart from what was not."""
+    async with (
+        raw(saying(answer)) as port,
+        reaching(world, allow_hosts=(f"a.web.test:{port}",)) as c,
+    ):
+        world.names.known["a.web.test"] = [["127.0.0.1"]]
+        with pytest.raises(ToolFailure, match=says) as failure:
+            await c.of("acme").send(method, f"http://a.web.test:{port}/")
+
+    assert failure.value.failure.kind == (kind or "upstream_unavailable")
+    assert "127.0.0.1" not in str(failure.value)
+
+
+async def test_a_silent_server_is_left_in_time(world: World) -> None:
+    """For each kind of waiting."""
+
+    async def silent(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.read()
+        writer.close()
+
+    async with raw(silent) as port, reaching(world, allow_hosts=(f"localhost:{port}",)) as client:
+        for method in ("GET", "POST"):
+            with pytest.raises(ToolFailure, match="did not answer in time") as failure:
+                await client.of("acme").send(method, f"http://localhost:{port}/", timeout_s=0.1)
+            assert failure.value.failure.kind == "timeout"
+
+
+async def test_a_host_that_is_not_there(world: World) -> None:
+    """No such name, or nobody listens."""
+    async with reaching(world, allow_hosts=("localhost:1",)) as client:
+        for method, url in (("GET", "https://nowhere.example/"), ("POST", "https://localhost:1/")):
+            with pytest.raises(ToolFailure, match="cannot be reached") as failure:
+                await client.of("acme").send(method, url)
+            assert failure.value.failure.kind == "upstream_unavailable"
+
+
+async def test_a_certificate_that_nobody_vouches_for(world: World) -> None:
+    """Also one that is good for another name."""
+    strict = reaching(world, proxy=world.proxy.url)
+    other = reaching(world, proxy=world.proxy.url, ca_bundle=str(world.company.bundle))
+    world.names.known["a.example"] = [["93.184.215.14"]]
+    async with strict as stranger, other as client:
+        for one, url in ((stranger, SITE), (client, "https://a.example/")):
+            with pytest.raises(ToolFailure, match="no certificate") as failure:
+                await one.of("acme").send("POST", url)
+            assert failure.value.failure.kind == "upstream_unavailable"
+    assert world.site.seen == []
+
+
+@pytest.mark.parametrize(
+    "answer",
+    [
+        b"HTTP/1.1 403 Forbidden\r\n\r\n",
+        b"HTTP/1.1 200 OK\r\n\r\nearly",
+        b"HTTP/1.1 200 OK\r\nX: " + b"x" * 20_000,
+        b"SSH-2.0\r\n\r\n",
+        b"",
+    ],
+    ids=["refuses", "speaks-first", "endless", "no-proxy", "hangs-up"],
+)
+async def test_a_way_out_that_is_closed(world: World, answer: bytes) -> None:
+    """The proxy's answer is not shown: it is the operator's."""
+    async with raw(saying(answer)) as port, reaching(world, proxy=f"http://127.0.0.1:{port}") as c:
+        with pytest.raises(ToolFailure, match="cannot be reached") as failure:
+            await c.of("acme").send("POST", SITE, json={})
+
+    assert failure.value.failure.kind == "upstream_unavailable"
+    assert "127.0.0.1" not in str(failure.value)

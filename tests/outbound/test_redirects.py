@@ -1,0 +1,146 @@
+"""A redirect is followed only as far as asked, and takes no secret along to somebody else."""
+
+from typing import Any
+
+import pytest
+
+from gatepost.outbound.client import Client
+from gatepost.tools.api import ToolFailure
+from gatepost.tools.surroundings import Reply
+from tests.outbound.world import Page, Seen, World
+from tests.support.idp import Send, respond
+
+SITE = "https://www.web.test"
+OTHER = "https://other.web.test"
+SECRETS = {
+    "Authorization": "Bearer x",
+    "Cookie": "a=b",
+    "PRIVATE-TOKEN": "x",
+    "X-Api-Key": "x",
+    "Accept": "text/plain",
+}
+
+
+def leads(location: str, status: int = 302) -> Page:
+    async def page(seen: Seen, send: Send) -> None:
+        headers = ((b"location", location.encode("latin-1")),)
+        await respond(send, status, b"" if status == 304 else b"elsewhere", headers)
+
+    return page
+
+
+async def send(client: Client, method: str = "GET", url: str = SITE, **options: Any) -> Reply:
+    return await client.of("acme").send(method, f"{url}/", **({"redirects": 5} | options))
+
+
+async def test_a_redirect_is_an_answer_unless_asked_otherwise(client: Client, world: World) -> None:
+    """Tools that speak to an interface see what it says."""
+    world.site.pages["/"] = leads(f"{OTHER}/there")
+
+    reply = await client.of("acme").send("GET", f"{SITE}/")
+
+    assert (reply.status, reply.headers["location"]) == (302, f"{OTHER}/there")
+    assert len(world.site.seen) == 1
+
+
+@pytest.mark.parametrize(
+    ("method", "status", "asked"),
+    [
+        ("GET", 301, "GET"),
+        ("GET", 302, "GET"),
+        ("GET", 303, "GET"),
+        ("GET", 307, "GET"),
+        ("HEAD", 303, "HEAD"),
+        ("POST", 301, "GET"),
+        ("POST", 302, "GET"),
+        ("POST", 303, "GET"),
+        ("POST", 307, "POST"),
+        ("POST", 308, "POST"),
+        ("PUT", 301, "PUT"),
+        ("PUT", 303, "GET"),
+        ("DELETE", 302, "DELETE"),
+    ],
+)
+async def test_the_method_changes_as_browsers_have_it(
+    client: Client, world: World, method: str, status: int, asked: str
+) -> None:
+    """A body goes along with a method that keeps it, and with nothing else."""
+    world.site.pages["/"] = leads("/there?x=%C3%BC#part", status)
+    body = {"json": {"a": 1}} if method in {"POST", "PUT"} else {}
+
+    reply = await send(client, method, headers=SECRETS, **body)
+
+    seen = world.site.seen[1]
+    assert (reply.status, reply.url) == (200, f"{SITE}/there?x=%C3%BC")
+    assert (seen.method, seen.path) == (asked, "/there")
+    assert seen.headers["authorization"] == "Bearer x"
+    kept = asked == method and bool(body)
+    assert seen.body == (b'{"a":1}' if kept else b"")
+    assert ("content-type" in seen.headers) is kept
+
+
+@pytest.mark.parametrize("origin", [OTHER, "https://www.web.test:8443", "//other.web.test"])
+async def test_secrets_stay_with_the_origin_they_were_meant_for(
+    client: Client, world: World, origin: str
+) -> None:
+    """Scheme, host and port; also on the way back, which somebody else has pointed."""
+    world.site.pages["/"] = leads(f"{origin}/there")
+    world.site.pages["/there"] = leads(f"{SITE}/back")
+
+    await send(client, headers=SECRETS)
+
+    there, back = world.site.seen[1:]
+    for seen in (there, back):
+        assert not seen.headers.keys() & {"authorization", "cookie", "private-token", "x-api-key"}
+        assert seen.headers["accept"] == "text/plain"
+
+
+async def test_a_body_goes_to_nobody_else(client: Client, world: World) -> None:
+    """The redirect is the answer then."""
+    world.site.pages["/"] = leads(f"{OTHER}/there", 307)
+
+    reply = await send(client, "POST", json={"secret": 1})
+    secret = await send(client, confidential=True)
+
+    assert (reply.status, secret.status) == (307, 307)
+    assert len(world.site.seen) == 2
+
+
+async def test_encryption_is_never_given_up(client: Client, world: World) -> None:
+    """From https to http nothing follows."""
+    world.site.pages["/"] = leads("http://www.web.test/there")
+
+    assert (await send(client)).status == 302
+    assert (await send(client, url="http://other.web.test")).status == 200
+
+
+async def test_so_many_and_no_more(client: Client, world: World) -> None:
+    """A loop ends with the redirect that is one too many."""
+    world.site.pages["/"] = leads("/")
+
+    reply = await send(client, redirects=3)
+
+    assert reply.status == 302
+    assert len(world.site.seen) == 4
+
+
+async def test_whoever_is_outside_does_not_lead_inside(client: Client, world: World) -> None:
+    """What the configuration allows is for tools to ask, not for pages to point at."""
+    inside = f"http://localhost:{world.plain}"
+    world.site.pages["/"] = leads(f"{inside}/there")
+
+    with pytest.raises(ToolFailure) as failure:
+        await send(client, url="http://www.web.test")
+    assert failure.value.failure.kind == "denied"
+    assert len(world.site.seen) == 1
+    assert (await send(client, url=inside)).status == 200
+
+
+@pytest.mark.parametrize("status", [300, 304, 305, 306, 302])
+async def test_a_redirect_to_nowhere_is_an_answer(
+    client: Client, world: World, status: int
+) -> None:
+    """Without a Location, or with a status that asks for something else."""
+    world.site.pages["/"] = leads("" if status == 302 else "/there", status)
+
+    assert (await send(client)).status == status
