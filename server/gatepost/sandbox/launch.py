@@ -137,6 +137,9 @@ def main(text: str) -> None:
     """Become the program of a `Confined`, as JSON."""
     told: dict[str, Any] = json.loads(text)
     os.umask(0o077)
+    for ours, known_as in told["handles"]:
+        os.dup2(ours, known_as)
+        os.close(ours)
     _go(told["root"], told["folder"])
     _limit(told["limits"])
     _never_more()

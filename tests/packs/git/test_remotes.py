@@ -2,34 +2,21 @@
 
 from typing import Any
 
-import asyncssh
 import pytest
 
-from tests.packs.git.conftest import INSIDE, SHELL, World
+from tests.packs.git.conftest import INSIDE, TOKEN, World
+from tests.packs.git.talk import fine, git, refused
 from tests.packs.office import Worker
 
 pytestmark = pytest.mark.requirement("X2", "X3")
 
 
-def git(worker: Worker, *args: str, **more: Any) -> dict[str, Any]:
-    """What a command answered that was run."""
-    heard = worker.call("git", args=list(args), **more)
-    assert heard.failure is None, heard.failure
-    answer: dict[str, Any] = heard.value
-    return answer
-
-
-def fine(worker: Worker, *args: str) -> str:
-    answer = git(worker, *args)
-    assert answer["returncode"] == 0, answer
-    return str(answer["stdout"])
-
-
-@pytest.mark.parametrize("road", ["web", "shell"])
+@pytest.mark.parametrize(("protocol", "road"), [("mcp", "web"), ("rest", "shell")])
 def test_a_repository_is_cloned_changed_pushed_and_pulled(
-    world: World, worker: Worker, road: str
+    world: World, protocol: Any, road: str
 ) -> None:
     """The same by https and by SSH, at addresses that only the server knows."""
+    worker = world.worker(protocol)
     name = f"{road}-{worker.tenant}.git"
     upstream = world.offered(name, README__md=b"one\n")
     url = f"{world.web.url}/{name}" if road == "web" else world.shell.url(name)
@@ -46,9 +33,8 @@ def test_a_repository_is_cloned_changed_pushed_and_pulled(
     fine(worker, "-C", "mine", "fetch", "--prune")
     assert "three" in fine(worker, "-C", "mine", "show", "origin/main:README.md")
     fine(worker, "-C", "mine", "reset", "--hard", "origin/main")
-    upstream.commit({"README.md": b"four\n"})
-    git(worker, "-C", "mine", "pull", "--rebase")
-    fine(worker, "-C", "mine", "reset", "--hard", "origin/main")
+    upstream.commit({"README.md": b"four\n"}, onto="main")
+    fine(worker, "-C", "mine", "pull", "--ff-only")
     assert worker.call("fs_read_text", path="mine/README.md").value == "four\n"
 
 
@@ -65,19 +51,45 @@ def test_an_unknown_key_of_a_tenant_is_not_let_in(world: World, agent: Worker) -
 
 def test_a_host_with_another_key_is_not_spoken_to(world: World, agent: Worker) -> None:
     """Somebody in between has the name and the address, and not the key."""
-    known, world.shell.key = world.shell.key, asyncssh.generate_private_key("ssh-ed25519")
-    try:
-        with pytest.MonkeyPatch.context() as patch:
-            other = type(world.shell)(world.upstream, SHELL)
-            with other.running():
-                patch.setattr(world.shell, "port", other.port)
-                answer = agent.call("git", args=["clone", other.url("any.git"), "x"])
-    finally:
-        world.shell.key = known
+    world.impostor.allow(agent.call("ssh_public_key").value)
 
-    # Its port is not among the allowed ones either: the address is refused before the key.
-    assert answer.failure is not None
-    assert "not on the internet" in answer.failure
+    answer = git(agent, "clone", world.impostor.url("any.git"), "x")
+
+    assert answer["returncode"] == 128
+    assert "Host key verification failed" in answer["stderr"]
+    assert world.impostor.commands == []
+
+
+def test_a_host_without_a_known_key_is_not_spoken_to(world: World, agent: Worker) -> None:
+    """Nobody is there who could say yes to it."""
+    answer = git(agent, "clone", world.stranger.url("any.git"), "x")
+
+    assert answer["returncode"] == 128
+    assert "Host key verification failed" in answer["stderr"]
+    assert world.stranger.commands == []
+
+
+def test_git_signs_in_with_the_secret_of_its_tenant(world: World, agent: Worker) -> None:
+    """By https, and only there; who has none, or a wrong one, is told so and asked nothing."""
+    world.offered("private/a.git", README__md=b"one\n")
+    url = f"{world.web.url}/private/a.git"
+    without = git(agent, "clone", url, "a")
+    world.keep_secret(agent.tenant, "GIT_TOKEN", "wrong")
+    wrong = git(agent, "clone", url, "a")
+    world.keep_secret(agent.tenant, "GIT_TOKEN", TOKEN)
+    fine(agent, "clone", url, "a")
+    agent.call("fs_write_text", path="a/README.md", text="two\n")
+    fine(agent, "-C", "a", "commit", "-am", "Two")
+    fine(agent, "-C", "a", "push")
+
+    assert without["returncode"] == wrong["returncode"] == 128
+    assert "could not read Username" in without["stderr"]
+    assert "Authentication failed" in wrong["stderr"]
+    kept = b"".join(path.read_bytes() for path in agent.folder.rglob("*") if path.is_file())
+    home = world.root / ".gatepost" / agent.tenant / "git"
+    kept += b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
+    assert TOKEN.encode() not in kept
+    assert sorted(path.name for path in home.iterdir()) == ["gitconfig", "turn"]
 
 
 def test_private_addresses_are_not_reached(world: World, worker: Worker) -> None:
@@ -87,10 +99,7 @@ def test_private_addresses_are_not_reached(world: World, worker: Worker) -> None
     for url in (f"https://{INSIDE}/x.git", f"git@{INSIDE}:x.git", "https://127.0.0.1/x.git"):
         fine(worker, "remote", "add", "inside", url)
         for args in (["clone", url, "x"], ["fetch", url], ["fetch", "inside"], ["fetch"]):
-            heard = worker.call("git", args=args)
-            assert heard.failure is not None, args
-            assert "not on the internet" in heard.failure
-            assert heard.kind in (None, "denied")
+            assert "not on the internet" in refused(worker, *args)
         fine(worker, "remote", "remove", "inside")
 
     assert len(world.web.seen) == seen
@@ -103,4 +112,4 @@ def test_redirects_are_not_followed(world: World, agent: Worker) -> None:
     answer = git(agent, "clone", f"{world.web.url}/moved/x.git", "x")
 
     assert answer["returncode"] == 128
-    assert "redirect" in answer["stderr"]
+    assert "302" in answer["stderr"]

@@ -33,9 +33,17 @@ class Upstream:
         plain_git(root, "init", "--quiet", "--bare", "--initial-branch=main", str(self.path))
         plain_git(self.path, "config", "http.receivepack", "true")
 
-    def commit(self, files: Mapping[str, bytes | str], *, modes: Mapping[str, str] = {}) -> str:
+    def commit(
+        self,
+        files: Mapping[str, bytes | str],
+        *,
+        modes: Mapping[str, str] = {},
+        onto: str | None = None,
+    ) -> str:
         """
         A commit on main with exactly these files, whatever their names; a text is a link's target.
+
+        With *onto* its parent is that commit.
         """
         entries: list[tuple[tuple[str, ...], str, str]] = []
         for name, content in files.items():
@@ -44,11 +52,12 @@ class Upstream:
             usual = "120000" if isinstance(content, str) else "100644"
             entries.append((tuple(name.split("/")), modes.get(name, usual), oid))
         tree = self._tree(entries)
-        return self.publish(tree)
+        return self.publish(tree, onto)
 
-    def publish(self, tree: str) -> str:
+    def publish(self, tree: str, onto: str | None = None) -> str:
         """Make *tree* what main holds."""
-        made = plain_git(self.path, "commit-tree", tree, "-m", "From upstream")
+        parent = [] if onto is None else ["-p", onto]
+        made = plain_git(self.path, "commit-tree", tree, *parent, "-m", "From upstream")
         plain_git(self.path, "update-ref", "refs/heads/main", made)
         return made
 

@@ -94,7 +94,7 @@ class _Run:
         self.began = time.time()
         ended: Ended | None = None
         try:
-            with handed(road.secrets) as (settings, handles):
+            with handed(road.secret) as (settings, handles):
                 ended = await self._watched(self._program(road, settings, handles, room))
             return self._done(ended)
         except TimeoutError:
@@ -166,7 +166,11 @@ class _Run:
         return room
 
     def _program(
-        self, road: Road, credentials: dict[str, str], handles: tuple[int, ...], room: Usage
+        self,
+        road: Road,
+        credentials: dict[str, str],
+        handles: tuple[tuple[int, int], ...],
+        room: Usage,
     ) -> Confined:
         plan, ground = self.plan, self.ground
         git = program()
