@@ -69,7 +69,7 @@ class Upstream:
                 folders.setdefault(names[0], []).append((names[1:], mode, oid))
                 continue
             kind = "commit" if mode == "160000" else "blob"
-            lines.append(f"{mode} {kind} {oid}\t{names[0]}".encode())
+            lines.append(f"{mode} {kind} {oid}\t{names[0]}".encode(errors="surrogateescape"))
         for name, below in folders.items():
             lines.append(f"040000 tree {self._tree(below)}\t{name}".encode())
         return plain_git(self.path, "mktree", "-z", "--missing", data=b"\0".join([*lines, b""]))
