@@ -45,8 +45,8 @@ class Confined(msgspec.Struct, frozen=True, kw_only=True):
     """TCP ports it may connect to, at any address: who names addresses checks them."""
     limits: Mapping[str, int] = {}
     """By the names of setrlimit(2), without RLIMIT_."""
-    handles: tuple[int, ...] = ()
-    """Open files that it inherits under their numbers."""
+    handles: tuple[tuple[int, int], ...] = ()
+    """Open files that it inherits: ours, and the number that it knows each by."""
     runs: tuple[str, ...] = SYSTEM
 
 
@@ -106,7 +106,7 @@ async def run(
         stderr=asyncio.subprocess.PIPE,
         env=dict(program.env),
         start_new_session=True,
-        pass_fds=program.handles,
+        pass_fds=[ours for ours, _ in program.handles],
         close_fds=True,
     )
     out, err = Kept(most), Kept(most, heard)
@@ -128,7 +128,7 @@ def _told(program: Confined) -> str:
     told["confine"] = confines()
     told["devices"] = DEVICES
     told["reads"] = [*ANSWERS, *told["reads"]]
-    del told["env"], told["handles"]
+    del told["env"]
     return msgspec.json.encode(told).decode()
 
 
