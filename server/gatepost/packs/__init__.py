@@ -15,5 +15,6 @@ BUILT_IN: dict[str, BuiltIn] = {
     "filesystem": BuiltIn("gatepost.packs.filesystem"),
     "gitlab": BuiltIn("gatepost.packs.gitlab.tools"),
     "memory": BuiltIn("gatepost.packs.memory"),
+    "openapi": BuiltIn("gatepost.packs.openapi.tools"),
     "workspace": BuiltIn("gatepost.packs.workspace"),
 }
