@@ -1,10 +1,13 @@
 """What a tool may use beside its arguments: the tenant's files and secrets, HTTP, its settings."""
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypedDict, Unpack
+from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack
 
 import msgspec
+
+T = TypeVar("T")
 
 Listed = Literal["tools", "resources", "prompts"]
 """The lists that clients read and may be told about."""
@@ -34,6 +37,8 @@ class Item(msgspec.Struct, frozen=True):
     """In bytes; 0 for what is no file."""
     modified: float
     """Seconds since the epoch."""
+    stamp: tuple[int, ...] = ()
+    """Differs once it was changed or replaced, unless twice within one tick of the clock."""
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -50,6 +55,16 @@ class Head(msgspec.Struct, frozen=True):
     data: bytes
     size: int
     """Of the whole file, in bytes."""
+
+
+class Edited(msgspec.Struct, frozen=True):
+    """A file after a change."""
+
+    path: str
+    """As tools show it."""
+    size: int
+    """In bytes."""
+    is_new: bool
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -86,8 +101,31 @@ class Workspace(Protocol):
     async def files(self, *, limit: int) -> list[File]:
         """The files there are, sorted by path; at most *limit* of them."""
 
-    async def entries(self, path: str = ".", *, recursive: bool = False, limit: int) -> Listing:
-        """What is in a folder; with *recursive* also in all below it."""
+    async def heads(self, paths: Sequence[str], *, limit: int) -> list[Head | None]:
+        """The same of many files at once; None for what cannot be read."""
+
+    async def edit(
+        self, path: str, change: Callable[[bytes | None], bytes], *, limit: int
+    ) -> Edited:
+        """
+        Replace a file by what *change* makes of it (of None: there is none), or begin one.
+
+        Nobody else changes it meanwhile. *change* runs in a thread, and may raise ToolFailure;
+        a file of more than *limit* bytes is not taken.
+        """
+
+    async def entries(
+        self,
+        path: str = ".",
+        *,
+        recursive: bool = False,
+        hidden: bool = True,
+        limit: int,
+    ) -> Listing:
+        """
+        What is in a folder; with *recursive* also in all below it, without *hidden* nothing whose
+        name begins with a dot.
+        """
 
     async def stat(self, path: str) -> Item:
         """What stands at a path."""
@@ -118,6 +156,20 @@ class Workspace(Protocol):
         No path of the workspace leads there; the quota is one for all. *name* is the pack's own.
         """
 
+    def folder(self, path: str, shown: str) -> "Workspace":
+        """
+        A folder of the workspace as one of its own: no path leads out of it, and tools show its
+        paths behind *shown* (`/name/`), which they may also be written with.
+        """
+
+    async def apart(self, work: Callable[[Path, threading.Event], T]) -> T:
+        """
+        Do blocking *work* in a thread, in a directory where no path of a tool leads and that does
+        not count: for what can be made again from the files, and may be gone at any time.
+
+        The event is set when nobody waits any more.
+        """
+
 
 class Changes(Protocol):
     """Tells the tenant's clients, at every replica, that something they may have read changed."""
@@ -140,6 +192,24 @@ class Unheard:
 
 
 UNHEARD = Unheard()
+
+
+class Sealed(Protocol):
+    """
+    What a pack keeps of the tenant's that nobody may read: sealed at rest, and kept out of every
+    answer and log from now on, like the tenant's secrets; agents cannot name it.
+
+    Names are 1 to 200 of a-z, 0-9 and _, and begin with a letter and the pack's name.
+    """
+
+    async def put(self, name: str, value: str) -> None:
+        """Keep a value, at most 64 KiB, durably; ToolFailure when it cannot be kept."""
+
+    async def get(self, name: str) -> str | None:
+        """The value; ToolFailure when it is there and cannot be opened."""
+
+    async def delete(self, name: str) -> bool:
+        """Forget it; whether there was one."""
 
 
 class Upload(msgspec.Struct, frozen=True):
@@ -201,3 +271,10 @@ class Outbound(Protocol):
 
     async def send(self, method: str, url: str, **options: Unpack[Sending]) -> Reply:
         """Send one request, with the call's correlation id, and read its answer."""
+
+    async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
+        """
+        Where a program may connect to that speaks to *host* by itself (`https`, `http`, `ssh`).
+
+        The program must be told to use these and to ask nobody; ToolFailure as for `send`.
+        """
