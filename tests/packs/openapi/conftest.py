@@ -1,11 +1,15 @@
 """One petstore and one server in front of it for all tests of a module."""
 
+import asyncio
 from collections.abc import Iterator
 
 import pytest
 
+from gatepost.services import Services
 from tests.packs.office import Office, Worker, open_office
 from tests.packs.openapi.petstore import Petstore, petstore
+
+WITHIN_S = 10
 
 
 class Shop:
@@ -20,6 +24,19 @@ class Shop:
         return self.url.removeprefix("http://")
 
 
+class Desk:
+    """Where the operator of a running server sets secrets of its tenants."""
+
+    def take(self, services: Services) -> None:
+        """The server's, as it starts."""
+        self.services, self.loop = services, asyncio.get_running_loop()
+
+    def set(self, tenant: str, name: str, value: str) -> None:
+        """As `gatepost secrets set` does."""
+        putting = self.services.secrets.put(tenant, name, value)
+        asyncio.run_coroutine_threadsafe(putting, self.loop).result(WITHIN_S)
+
+
 @pytest.fixture(scope="module")
 def shop() -> Iterator[Shop]:
     """A petstore that no other module's tests touch."""
@@ -28,10 +45,16 @@ def shop() -> Iterator[Shop]:
 
 
 @pytest.fixture(scope="module")
-def office(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+def desk() -> Desk:
+    return Desk()
+
+
+@pytest.fixture(scope="module")
+def office(shop: Shop, desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
     """A server whose tools may reach the petstore, at a private address as it is."""
     folder = tmp_path_factory.mktemp("openapi")
-    with open_office(folder, ["openapi"], network={"allow_hosts": [shop.host]}) as office:
+    network = {"allow_hosts": [shop.host]}
+    with open_office(folder, ["openapi"], network=network, prepare=desk.take) as office:
         yield office
 
 

@@ -93,7 +93,7 @@ async def openapi_call(  # noqa: PLR0913  # its page has so many
     )
     target, options = _drafted(operation, given, record)
     url = place.base + target
-    auth = await credential.headers(ctx, record, url=url, home=place.home)
+    auth = await credential.headers(ctx, record.credential, url=url, home=place.home)
     options["headers"] = {**options.get("headers", {}), **auth}
     options["timeout_s"] = timeout_s
     options["max_bytes"] = max(READ_BYTES, max_response_bytes)
@@ -115,8 +115,9 @@ def _place(record: shelf.Record, document: Any, operation: Operation) -> Place:
 def _drafted(operation: Operation, given: Given, record: shelf.Record) -> tuple[str, Sending]:
     try:
         headers = request_headers(operation, given)
-        if record.auth and record.auth_header.lower() in headers:
-            message = f"The header {record.auth_header} is set by what the API was loaded with."
+        own = record.credential
+        if (own.sealed or own.reference) and own.header.lower() in headers:
+            message = f"The header {own.header} is set by what the API was loaded with."
             raise Misuse(message, "headers")
         options = request_body(operation, given, headers.get("content-type"))
         target = request_target(operation, given)

@@ -11,6 +11,7 @@ from gatepost.packs.openapi import credential, shelf, source
 from gatepost.packs.openapi.pack import pack
 from gatepost.packs.openapi.settings import OpenapiSettings
 from gatepost.tools.api import CallContext, ToolFailure
+from gatepost.tools.secret import Secret
 
 NAME = re.compile(r"[A-Za-z0-9](?:[A-Za-z0-9._ -]{0,62}[A-Za-z0-9])?", re.ASCII)
 LOAD_S = 180.0
@@ -46,7 +47,7 @@ async def openapi_load(  # noqa: PLR0913  # its page has so many
     spec_url: Annotated[str | None, Field(description="URL to fetch spec from")] = None,
     spec_content: Annotated[str | None, Field(description="Inline spec (YAML or JSON)")] = None,
     auth_header: Annotated[
-        str | None, Field(description="Auth header value for API calls, or `secret:NAME`")
+        Secret | None, Field(description="Auth header value for API calls, or `secret:NAME`")
     ] = None,
     auth_header_name: Annotated[str, Field(description="Header name for auth")] = "Authorization",
     base_url_override: Annotated[
@@ -65,7 +66,6 @@ async def openapi_load(  # noqa: PLR0913  # its page has so many
         message = "Give the specification: either spec_url or spec_content."
         raise ToolFailure("validation", message, field="spec_url")
     base_url = _base(base_url_override)
-    header = credential.checked_header(auth_header_name)
     document, url = await _document(ctx, spec_url, spec_content)
     await ctx.progress(2, 3, "Keeping it")
     record = await shelf.keep(
@@ -78,8 +78,7 @@ async def openapi_load(  # noqa: PLR0913  # its page has so many
             document="",
             spec_url=url,
             base_url=base_url,
-            auth=await credential.kept(ctx, name, auth_header),
-            auth_header=header,
+            credential=await credential.kept(ctx, auth_header_name, auth_header),
         ),
         document.data,
     )

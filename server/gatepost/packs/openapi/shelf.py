@@ -10,6 +10,7 @@ import msgspec
 
 from gatepost.openapi.document import Document
 from gatepost.openapi.reading import MOST_BYTES, Unreadable
+from gatepost.packs.openapi.credential import Credential, forget
 from gatepost.packs.openapi.settings import OpenapiSettings
 from gatepost.tools.api import CallContext, ToolFailure
 
@@ -34,9 +35,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     spec_url: str = ""
     base_url: str = ""
     """In place of what the description says."""
-    auth: str = ""
-    """`secret:NAME`, or the name under which a literal is sealed."""
-    auth_header: str = "Authorization"
+    credential: Credential = Credential()
 
 
 class Shelf:
@@ -85,8 +84,10 @@ async def keep(ctx: CallContext, record: Record, data: bytes) -> Record:
             if before is not None:
                 old = msgspec.msgpack.decode(before.value, type=Record)
                 await documents.delete(old.document)
+                await forget(ctx, old.credential)
             return record
     await documents.delete(record.document)
+    await forget(ctx, record.credential)
     if before is None:
         names = ", ".join(sorted(entry.key for entry in await records.all()))
         message = f"There are {most} APIs already, which is all there may be. Replace one: {names}."
