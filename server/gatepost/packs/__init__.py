@@ -16,6 +16,7 @@ BUILT_IN: dict[str, BuiltIn] = {
     "git": BuiltIn("gatepost.packs.git.tools"),
     "gitlab": BuiltIn("gatepost.packs.gitlab.tools"),
     "memory": BuiltIn("gatepost.packs.memory"),
+    "openapi": BuiltIn("gatepost.packs.openapi.tools"),
     "ssh": BuiltIn("gatepost.packs.ssh.tools"),
     "vault": BuiltIn("gatepost.packs.vault.tools"),
     "web": BuiltIn("gatepost.packs.web.tool"),

@@ -7,6 +7,7 @@ import msgspec
 
 from gatepost.packs.git.settings import GitSettings
 from gatepost.packs.gitlab.settings import GitlabSettings
+from gatepost.packs.openapi.settings import OpenapiSettings
 from gatepost.packs.ssh.settings import SshSettings
 from gatepost.packs.table import PackSettings
 from gatepost.packs.vault.settings import VaultSettings
@@ -18,6 +19,7 @@ class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     git: GitSettings = GitSettings()
     gitlab: GitlabSettings = GitlabSettings()
+    openapi: OpenapiSettings = OpenapiSettings()
     ssh: SshSettings = SshSettings()
     vault: VaultSettings = VaultSettings()
     """Where the vault of `vault_read` and its kin is."""
