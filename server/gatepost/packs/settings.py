@@ -15,7 +15,6 @@ class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
 
     gitlab: GitlabSettings = GitlabSettings()
     vault: VaultSettings = VaultSettings()
-    """Where the vault of `vault_read` and its kin is."""
 
     def tables(self) -> Iterator[tuple[str, PackSettings]]:
         """Each by its pack's name."""

@@ -68,7 +68,7 @@ LINKS = [
     ("| [[Other\\|x]] |", [("Other", "", "x", False, False)]),
     ("[[]] [[ ]] [[#here]] [[a\nb]] [not] [[open", []),
     ("[t](Other.md)", [("Other.md", "", "t", False, True)]),
-    ("[t](../My%20Note.md#Part \"title\")", [("../My Note.md", "Part", "t", False, True)]),
+    ('[t](../My%20Note.md#Part "title")', [("../My Note.md", "Part", "t", False, True)]),
     ("[t](<My Note.md>)", [("My Note.md", "", "t", False, True)]),
     ("![alt](a(1).png)", [("a(1).png", "", "alt", True, True)]),
     ("[![alt](i.png)](Other.md)", [("i.png", "", "alt", True, True)]),
