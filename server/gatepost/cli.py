@@ -28,6 +28,7 @@ COMMANDS = {
     "migrate": Row(
         "gatepost.commands.migrate:migrate", "Bring the database to what this version needs."
     ),
+    "secrets": Row("gatepost.commands.secrets:secrets", "Set, list and delete tenants' secrets."),
     "keyring": Row("gatepost.commands.keyring:keyring", "Make and rotate the key ring."),
 }
 

@@ -1,17 +1,25 @@
 """What the server lends to calls beside their own: settings, durable entries, HTTP, secrets."""
 
+import difflib
 from collections.abc import Awaitable, Callable, Mapping
 from typing import Any, TypeVar
 
 import msgspec
+import structlog
 
 from gatepost.outbound.client import Client
 from gatepost.packs.settings import Packs
+from gatepost.secrets.grammar import INNER_NAME, NAME, SecretRefused
+from gatepost.secrets.shelf import Secrets
+from gatepost.secrets.vault import Unreadable
 from gatepost.stores.api import Entries, Records
-from gatepost.tools.api import Call, CallContext, Outcome
-from gatepost.tools.surroundings import Outbound
+from gatepost.tools.api import Call, CallContext, Outcome, ToolFailure
+from gatepost.tools.surroundings import Outbound, Sealed
+from gatepost_authz.config import Network
 
 T = TypeVar("T")
+
+log = structlog.get_logger("gatepost.secrets")
 
 
 class Lending:
@@ -22,11 +30,16 @@ class Lending:
         packs: Packs,
         *,
         records: Records,
+        secrets: Secrets,
         outbound: Client,
         run: Callable[[Call], Awaitable[Outcome]],
     ) -> None:
-        self._settings: Mapping[type[Any], Any] = packs.by_type()
+        self._settings: Mapping[type[Any], Any] = {
+            **packs.by_type(),
+            Network: outbound.network,
+        }
         self._records = records
+        self._secrets = secrets
         self._outbound = outbound
         self._run = run
 
@@ -43,9 +56,22 @@ class Lending:
         found: T = self._settings[kind]
         return found
 
+    def sealed(self, ctx: CallContext) -> Sealed:
+        """See `Kit`."""
+        return Drawer(self._secrets, ctx.caller.tenant_id)
+
     async def secret(self, ctx: CallContext, name: str) -> str:
         """See `Kit`."""
-        raise NotImplementedError
+        tenant = ctx.caller.tenant_id
+        if not NAME.fullmatch(name):
+            # Not repeated: it could be the secret itself, behind the word of a reference.
+            message = "That is no name of a secret; one looks like API_KEY: secret:API_KEY."
+            raise ToolFailure("validation", message)
+        value = await opened(self._secrets, tenant, name)
+        if value is None:
+            raise await missing(self._secrets, tenant, name)
+        log.info("secret_used", tenant=tenant, secret=name, request_id=ctx.request_id)
+        return value
 
     async def call(self, ctx: CallContext, name: str, arguments: Mapping[str, Any]) -> Outcome:
         """See `Kit`."""
@@ -58,3 +84,55 @@ class Lending:
             correlation=ctx.correlation,
         )
         return await self._run(inner)
+
+
+class Drawer:
+    """See `Sealed`; one tenant's."""
+
+    def __init__(self, secrets: Secrets, tenant: str) -> None:
+        self._secrets, self._tenant = secrets, tenant
+
+    async def put(self, name: str, value: str) -> None:
+        """See `Sealed`."""
+        try:
+            await self._secrets.put(self._tenant, inner(name), value)
+        except SecretRefused as refusal:
+            raise ToolFailure("denied", f"The secret part cannot be kept: {refusal}.") from None
+
+    async def get(self, name: str) -> str | None:
+        """See `Sealed`."""
+        return await opened(self._secrets, self._tenant, inner(name))
+
+    async def delete(self, name: str) -> bool:
+        """See `Sealed`."""
+        return await self._secrets.delete(self._tenant, inner(name))
+
+
+def inner(name: str) -> str:
+    """*name*, if a pack may keep something under it; raises ValueError."""
+    if not INNER_NAME.fullmatch(name):
+        raise ValueError(f"{name!r} is no name for what is sealed: 1 to 200 of a-z, 0-9 and _")
+    return name
+
+
+async def opened(secrets: Secrets, tenant: str, name: str) -> str | None:
+    """A secret's value; ToolFailure when it cannot be opened."""
+    try:
+        return await secrets.value(tenant, name)
+    except Unreadable:
+        message = (
+            f"The secret {name} is kept here and cannot be opened any more. Nothing that you call "
+            "with helps: its operator has to set it again."
+        )
+        raise ToolFailure("internal", message) from None
+
+
+async def missing(secrets: Secrets, tenant: str, name: str) -> ToolFailure:
+    """What an agent is told that named a secret which this tenant does not have."""
+    near = difflib.get_close_matches(name, await secrets.names(tenant), n=3)
+    meant = f" Did you mean {' or '.join(near)}?" if near else ""
+    message = (
+        f"There is no secret {name} here.{meant} "
+        f"An operator sets it: gatepost secrets set {name} --tenant {tenant}"
+    )
+    return ToolFailure("not_found", message)

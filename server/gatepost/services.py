@@ -10,6 +10,7 @@ import msgspec
 
 from gatepost import storage
 from gatepost.changes import Feed, TenantChanges
+from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.edge.flood import Flood
@@ -22,12 +23,15 @@ from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.mcp.register import Register
 from gatepost.outbound.client import Client
 from gatepost.renewal import known_tenants, lists_changed, losers, outcasts
+from gatepost.secrets.shelf import Secrets
+from gatepost.secrets.vault import Vault
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
 from gatepost.stores.bucket import Buckets
 from gatepost.streams import Streams
 from gatepost.telemetry.access import AccessLog
 from gatepost.tools.api import Call, CallContext
+from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner, Stage
 from gatepost.workspace import Quota, Workspaces
@@ -90,9 +94,11 @@ class Services:
             Path(config.workspace.root),
             quota=Quota(config.workspace.quota_bytes, config.workspace.quota_files),
         )
+        self.secrets = Secrets(Vault(records, keyring))
         self.buckets = Buckets()
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(config.log.format, enabled=config.log.level in {"debug", "info"})
+        self.redaction = Redaction()
         self.register = Register(records, relay)
         self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
         self._introspectors: list[Introspectors] = []
@@ -124,11 +130,17 @@ class Services:
             stages=self._stages(config),
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
+            redaction=self.redaction,
         )
         self.outbound.apply(config.network)
         self.lending = Lending(
-            config.packs, records=self.records, outbound=self.outbound, run=runner.run
+            config.packs,
+            records=self.records,
+            secrets=self.secrets,
+            outbound=self.outbound,
+            run=runner.run,
         )
+        self.secrets.keep_own(own_secrets(config, self.keyring))
         if self._config is not None:
             self._tell_streams(self._config, config, registry)
         self._config = config
@@ -151,6 +163,7 @@ class Services:
                 timeout_s=settings.timeout_s,
                 max_result_bytes=settings.max_result_bytes,
                 attempts=Attempts(rate=rate, burst=burst, spend_here=spend) if rate else None,
+                redaction=self.redaction,
             )
         ]
         if rate:
@@ -256,6 +269,7 @@ async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIte
         closing.push_async_callback(services.aclose)
         services.keeper.start()
         await closing.enter_async_context(storage.sweeping(records))
+        await closing.enter_async_context(services.secrets.watching())
         yield services
 
 

@@ -60,6 +60,18 @@ async def test_subjects_never_meet(records: Records) -> None:
     assert await acme.entries("a").all() == []
 
 
+async def test_the_tenants_of_a_subject_are_found(records: Records) -> None:
+    """Once each, also where they have many; not who deleted theirs, or keeps something else."""
+    for tenant, subject in (("b", "x"), ("a\x00", "x"), ("c", "y"), ("d", "x")):
+        for key in ("1", "2"):
+            await records.of(tenant).entries(subject).put(key, b"", now=NOW)
+    for key in ("1", "2"):
+        await records.of("d").entries("x").delete(key)
+
+    assert await records.tenants("x") == ["a\x00", "b"]
+    assert await records.tenants("z") == []
+
+
 OLD = {"none": 0, "the first": 1, "one to come": 3, "of a deleted one": -1}
 
 

@@ -22,6 +22,7 @@ from gatepost.tools.api import Call, CallContext, FailureKind, Outcome, Tool
 from gatepost.tools.attend import HUNG_UP
 from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, Unaccepted
 from gatepost.tools.fit import UNENCODABLE, fit
+from gatepost.tools.redaction import Guard
 from gatepost.tools.runner import Next, outcome_of
 from gatepost_authz.errors import AuthError
 
@@ -54,6 +55,8 @@ class Work(msgspec.Struct, frozen=True):
     """The tool may run again where nobody knows how it ended."""
     limit_s: float
     max_result_bytes: int
+    guard: Guard
+    """What is kept has no secrets in it, whoever reads the store."""
 
 
 class Terms(msgspec.Struct, frozen=True):
@@ -268,12 +271,14 @@ class Run:
             return Ending(error=error), None if work.repeatable else STOPPED
         try:
             if isinstance(error, ProtocolError):
-                return Ending(error=error), keep_error(error)
+                told = work.guard.protocol_error(error)
+                return Ending(error=told), keep_error(told)
             return self._judge_outcome(doing.result() if error is None else self._failed(error))
         except UNENCODABLE as bad:
             return self._judge_outcome(self._failed(bad))
 
     def _judge_outcome(self, outcome: Outcome) -> tuple[Ending, bytes | None]:
+        outcome = self._work.guard.outcome(outcome)
         if outcome.failure is not None and outcome.failure.kind in INVITING:
             return Ending(outcome), None
         fitted = fit(outcome, self._work.tool, self._work.max_result_bytes)

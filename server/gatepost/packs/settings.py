@@ -5,7 +5,9 @@ from typing import Any
 
 import msgspec
 
+from gatepost.packs.git.settings import GitSettings
 from gatepost.packs.gitlab.settings import GitlabSettings
+from gatepost.packs.ssh.settings import SshSettings
 from gatepost.packs.table import PackSettings
 from gatepost.packs.vault.settings import VaultSettings
 
@@ -13,7 +15,9 @@ from gatepost.packs.vault.settings import VaultSettings
 class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tables of all packs."""
 
+    git: GitSettings = GitSettings()
     gitlab: GitlabSettings = GitlabSettings()
+    ssh: SshSettings = SshSettings()
     vault: VaultSettings = VaultSettings()
 
     def tables(self) -> Iterator[tuple[str, PackSettings]]:

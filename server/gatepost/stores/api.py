@@ -235,6 +235,9 @@ class Records(Protocol):
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Tenant and id of tasks that are not at their end and whose lease is over."""
 
+    async def tenants(self, subject: str) -> list[str]:
+        """Every tenant that keeps an entry of that subject."""
+
     async def sweep(self, now: float) -> int:
         """Remove everything whose time is over; answers how many records went."""
 

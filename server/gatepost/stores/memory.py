@@ -45,6 +45,11 @@ class MemoryRecords:
         ]
         return found[:limit]
 
+    async def tenants(self, subject: str) -> list[str]:
+        """See `Records`."""
+        kept = [(name, tenant.entries(subject)) for name, tenant in self._tenants.items()]
+        return sorted([name for name, entries in kept if await entries.all()])
+
     async def sweep(self, now: float) -> int:
         """See `Records`."""
         return sum(kept.sweep(now) for kept in self._tenants.values())

@@ -12,6 +12,8 @@ from typing import Literal
 import msgspec
 import structlog
 
+from gatepost.redaction import place
+
 LogFormat = Literal["json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
@@ -19,14 +21,15 @@ LogLevel = Literal["debug", "info", "warning", "error"]
 _SECRETS = re.compile(
     r"eyJ[\w-]{4,}\.[\w-]+(?:\.[\w-]*)?"
     r"|(?i:(?<=bearer )[\w.~+/-]{8,}=*)"
-    r"|(?i:(?<=secret=)[^&\s\"']+|(?<=token=)[^&\s\"']+|(?<=password=)[^&\s\"']+)"
+    # A value that has its name already keeps it.
+    r"|(?i:(?<=secret=)|(?<=token=)|(?<=password=))(?!\[REDACTED:)[^&\s\"']+"
 )
 _ENCODER = msgspec.json.Encoder()
 
 
 def scrub(text: str) -> str:
-    """The text without anything that looks like a credential."""
-    return _SECRETS.sub("[removed]", text)
+    """The text without the tenant's secrets, and without anything that looks like a credential."""
+    return _SECRETS.sub("[REDACTED]", place.cleaned(text))
 
 
 def printable(text: str, *, limit: int = 1000) -> str:

@@ -20,7 +20,7 @@ from gatepost.tools.client import LEVELS, NOBODY, Client, LogLevel, lacking
 from gatepost.tools.content import Icon
 from gatepost.tools.kit import Kit, Settings
 from gatepost.tools.sampling import Sampled, Sampling, SamplingMessage, SamplingOptions
-from gatepost.tools.surroundings import UNHEARD, Changes, Outbound, Workspace
+from gatepost.tools.surroundings import UNHEARD, Changes, Outbound, Sealed, Workspace
 from gatepost_authz.caller import TenantContext
 
 T = TypeVar("T")
@@ -152,6 +152,11 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     def entries(self, subject: str) -> Entries:
         """What the tenant keeps of a subject, durably and at every replica; see Entries."""
         return self._kit.entries(self, subject)
+
+    @property
+    def sealed(self) -> Sealed:
+        """What the tenant's packs keep that nobody may read; see Sealed."""
+        return self._kit.sealed(self)
 
     def settings(self, kind: type[Settings]) -> Settings:
         """A pack's own table of the configuration, by its type."""

@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any, Protocol, TypeVar
 
 from gatepost.stores.api import Entries
-from gatepost.tools.surroundings import Outbound
+from gatepost.tools.surroundings import Outbound, Sealed
 
 if TYPE_CHECKING:
     from gatepost.tools.api import CallContext, Outcome
@@ -23,6 +23,9 @@ class Kit(Protocol):
 
     def settings(self, kind: type[Settings]) -> Settings:
         """A pack's own table of the configuration, by its type."""
+
+    def sealed(self, ctx: "CallContext") -> Sealed:
+        """What packs keep sealed for the call's tenant."""
 
     async def secret(self, ctx: "CallContext", name: str) -> str:
         """The value of a secret of the call's tenant; ToolFailure when there is none."""

@@ -6,7 +6,9 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any, Protocol
 
 import structlog
+from msgspec.structs import replace
 
+from gatepost.redaction.place import HERE
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import WORDS, Call, CallContext, Failure, Offer, Outcome, ToolFailure
 from gatepost.tools.attend import DeadlinePassed, Patient, Within
@@ -19,6 +21,7 @@ from gatepost.tools.client import (
     all_needed,
 )
 from gatepost.tools.fit import fit, tellable
+from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError
@@ -88,14 +91,15 @@ class Stage(Protocol):
 
 class Runner:
     """
-    The only way to what is offered: find → require → check → stages → invoke → fit.
+    The only way to what is offered: find → require → check → stages → invoke → redact → fit.
 
-    Scopes come before arguments, so that a caller learns nothing about what it may not use.
+    Scopes come before arguments, so that a caller learns nothing about what it may not use; secrets
+    go before what is too long is cut, as half a secret would not be found.
     """
 
     grace_s = GRACE_S
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         registry: Registry,
         *,
@@ -103,9 +107,11 @@ class Runner:
         stages: Sequence[Stage] = (),
         timeout_s: float = 30.0,
         max_result_bytes: int = 4_000_000,
+        redaction: Redaction | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.registry = registry
+        self.redaction = redaction or Redaction()
         self.context_for = context_for
         self.timeout_s = timeout_s
         self.max_result_bytes = max_result_bytes
@@ -127,10 +133,16 @@ class Runner:
             call.caller.require(offer.scopes)
         if offer.acr_values or offer.max_age_s is not None:
             call.caller.require_authentication(offer.acr_values, offer.max_age_s, now=self.clock())
+        if self.redaction.at_hand(call.caller.tenant_id) is None:
+            await self.redaction.ready(call.caller.tenant_id)
+        guard = self.redaction.guard(call, offer)
+        HERE.set(guard)
+        if call.client is not NOBODY:
+            call = replace(call, client=guard)
         try:
             outcome = await self._perform(call, offer, offer.check(call.arguments))
             # In here, as it may be the first to find that an outcome cannot be told at all.
-            return fit(outcome, offer, self.max_result_bytes)
+            return fit(guard.outcome(outcome), offer, self.max_result_bytes)
         except asyncio.CancelledError as cancelled:
             if _is_ours():
                 raise
@@ -139,8 +151,8 @@ class Runner:
         except OURS:
             raise
         except BaseException as error:  # noqa: BLE001 - an author's code may raise anything
-            outcome = outcome_of(error, call, offer.timeout_s or self.timeout_s)
-        return fit(outcome, offer, self.max_result_bytes)
+            outcome = outcome_of(guard.error(error), call, offer.timeout_s or self.timeout_s)
+        return fit(guard.outcome(outcome), offer, self.max_result_bytes)
 
     def _invoke(self, call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
         # The clock runs while the tool runs, not while a stage waits for a person.

@@ -194,6 +194,24 @@ class Unheard:
 UNHEARD = Unheard()
 
 
+class Sealed(Protocol):
+    """
+    What a pack keeps of the tenant's that nobody may read: sealed at rest, and kept out of every
+    answer and log from now on, like the tenant's secrets; agents cannot name it.
+
+    Names are 1 to 200 of a-z, 0-9 and _, and begin with a letter and the pack's name.
+    """
+
+    async def put(self, name: str, value: str) -> None:
+        """Keep a value, at most 64 KiB, durably; ToolFailure when it cannot be kept."""
+
+    async def get(self, name: str) -> str | None:
+        """The value; ToolFailure when it is there and cannot be opened."""
+
+    async def delete(self, name: str) -> bool:
+        """Forget it; whether there was one."""
+
+
 class Upload(msgspec.Struct, frozen=True):
     """One file of a multipart form."""
 
@@ -253,3 +271,10 @@ class Outbound(Protocol):
 
     async def send(self, method: str, url: str, **options: Unpack[Sending]) -> Reply:
         """Send one request, with the call's correlation id, and read its answer."""
+
+    async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
+        """
+        Where a program may connect to that speaks to *host* by itself (`https`, `http`, `ssh`).
+
+        The program must be told to use these and to ask nobody; ToolFailure as for `send`.
+        """

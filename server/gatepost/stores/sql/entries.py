@@ -20,6 +20,11 @@ _ALL = select(*_FIELDS).where(
     ENTRIES.c.subject == bindparam("its_subject"),
     ENTRIES.c.value.is_not(None),
 )
+_TENANTS = (
+    select(ENTRIES.c.tenant)
+    .where(ENTRIES.c.subject == bindparam("its_subject"), ENTRIES.c.value.is_not(None))
+    .distinct()
+)
 _THIS = (
     ENTRIES.c.tenant == bindparam("its_tenant"),
     ENTRIES.c.subject == bindparam("its_subject"),
@@ -88,3 +93,8 @@ class SqlEntries:
 
     def _this(self, key: str) -> dict[str, Any]:
         return {"its_tenant": self._tenant, "its_subject": self._subject, "its_key": key}
+
+
+async def tenants(database: Database, subject: str) -> list[str]:
+    """Every tenant that keeps an entry of that subject."""
+    return sorted(row.tenant for row in await database.rows(_TENANTS, {"its_subject": subject}))

@@ -10,7 +10,7 @@ from gatepost.stores.api import StoreRefused
 from gatepost.stores.sql import schema, sqlite
 from gatepost.stores.sql.claims import SqlClaims
 from gatepost.stores.sql.database import Database
-from gatepost.stores.sql.entries import SqlEntries
+from gatepost.stores.sql.entries import SqlEntries, tenants
 from gatepost.stores.sql.sessions import SqlSessions
 from gatepost.stores.sql.tables import METADATA
 from gatepost.stores.sql.tasks import SqlTasks, abandoned
@@ -47,6 +47,10 @@ class SqlRecords:
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """See `Records`."""
         return await abandoned(self.database, now, limit)
+
+    async def tenants(self, subject: str) -> list[str]:
+        """See `Records`."""
+        return await tenants(self.database, subject)
 
     async def sweep(self, now: float) -> int:
         """See `Records`."""

@@ -1,0 +1,192 @@
+"""`gatepost secrets`: what tenants keep from their own agents, set by whoever runs the server."""
+
+import asyncio
+import difflib
+import sys
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import click
+
+from gatepost.commands.configuration import config_option, examine, show
+from gatepost.config.references import plain
+from gatepost.keyring import KeyRing
+from gatepost.renewal import known_tenants
+from gatepost.secrets.grammar import MOST_BYTES, SecretRefused, checked_name, checked_value
+from gatepost.secrets.vault import Row, Vault
+from gatepost.settings import Config
+from gatepost.stores.api import StoreRefused, StoreUnavailable
+from gatepost.stores.backends import MEMORY, open_records
+from gatepost.telemetry.logs import configure
+from gatepost_authz.config import TENANT_ID
+
+T = TypeVar("T")
+SETTINGS = ("storage.database", "keys.ring")
+"""What else is wrong with a configuration may wait."""
+
+tenant_option = click.option("--tenant", required=True, help="Whose secret it is: a tenant's id.")
+
+
+@click.group()
+def secrets() -> None:
+    """
+    Set, list and delete the secrets of tenants.
+
+    Tools use them, agents only name them (secret:NAME), and no answer holds them. They are kept in
+    the database, sealed by the key ring; running servers take a change up within seconds.
+    """
+
+
+@secrets.command("set")
+@click.argument("name")
+@click.argument("value", nargs=-1, metavar="")
+@tenant_option
+@config_option
+def set_(name: str, value: tuple[str, ...], tenant: str, path: Path) -> None:
+    """Set the secret NAME; its value is asked for, or read from standard input."""
+    if value:
+        raise click.UsageError(
+            "The value is not given here, where the shell's history and the machine's other users "
+            "find it: it is asked for, or read from standard input. If this one is real, change it."
+        )
+    try:
+        checked_name(name)
+        config = configured(path, tenant)
+        given = checked_value(read(name))
+        at_the_vault(config, lambda vault: vault.put(tenant, name, given))
+    except SecretRefused as refusal:
+        raise click.ClickException(f"{refusal}.") from None
+    click.echo(f"The secret {name} of the tenant {tenant} is set.")
+
+
+@secrets.command("list")
+@tenant_option
+@config_option
+def list_(tenant: str, path: Path) -> None:
+    """List a tenant's secrets: name, when it was set, the key that seals it; never a value."""
+    rows = at_the_vault(configured(path, tenant), lambda vault: vault.rows(tenant))
+    if not rows:
+        click.echo(f"The tenant {tenant} has no secrets.")
+        return
+    click.echo(table(rows))
+
+
+@secrets.command()
+@click.argument("name")
+@tenant_option
+@config_option
+def delete(name: str, tenant: str, path: Path) -> None:
+    """Delete the secret NAME."""
+
+    async def remove(vault: Vault) -> list[str] | None:
+        return None if await vault.delete(tenant, name) else await vault.names(tenant)
+
+    try:
+        checked_name(name)
+    except SecretRefused as refusal:
+        raise click.ClickException(f"{refusal}.") from None
+    others = at_the_vault(configured(path, tenant), remove)
+    if others is not None:
+        near = difflib.get_close_matches(name, others, n=1)
+        hint = f" Did you mean {near[0]}?" if near else ""
+        raise click.ClickException(f"The tenant {tenant} has no secret {name}.{hint}")
+    click.echo(f"The secret {name} of the tenant {tenant} is deleted.")
+
+
+@secrets.command()
+@config_option
+def rotate(path: Path) -> None:
+    """
+    Seal all secrets of all tenants with the newest key of the ring.
+
+    After `gatepost keyring rotate`: only then may an older key go.
+    """
+    done = at_the_vault(configured(path), lambda vault: vault.reseal())
+    click.echo(f"Sealed anew: {done.sealed}. By the newest key already: {done.current}.")
+    for tenant, reason in done.unreadable:
+        click.echo(f"Tenant {tenant}: {reason}; set it again.", err=True)
+    if done.unreadable:
+        raise click.exceptions.Exit(1)
+
+
+def configured(path: Path, tenant: str | None = None) -> Config:
+    """The configuration, if it has a place for secrets and, if one is named, that tenant."""
+    config, _, found = examine(path)
+    if config is not None:
+        found = [one for one in found if one.setting in SETTINGS]
+    show(found)
+    if config is None or any(one.level == "error" for one in found):
+        raise click.exceptions.Exit(1)
+    if plain(config.storage.database) == MEMORY:
+        raise click.ClickException(
+            "`storage.database` is the memory of the server's process: no other one can set "
+            "secrets there, and none would outlive it. Choose a file or PostgreSQL."
+        )
+    if not config.keys.ring:
+        raise click.ClickException(
+            "There is no key ring to seal secrets with, and what the server's own one of this run "
+            "seals is lost with it: `gatepost keyring new`, then [keys] ring = "
+            '"file:keyring.json".'
+        )
+    if tenant is not None:
+        _known(config, tenant)
+    return config
+
+
+def _known(config: Config, tenant: str) -> None:
+    """Refuse a tenant that cannot be: a secret set for it would never be found."""
+    if not TENANT_ID.fullmatch(tenant):
+        raise click.ClickException("A tenant's id is 1 to 63 of a-z, 0-9, _ and -.")
+    known = known_tenants(config) | {config.stdio.tenant}
+    if config.creates_tenants or tenant in known:
+        return
+    near = difflib.get_close_matches(tenant, known - {""}, n=1)
+    hint = f" Did you mean {near[0]}?" if near else " `tenancy.tenants` names those that exist."
+    raise click.ClickException(f"The configuration knows no tenant {tenant}.{hint}")
+
+
+def at_the_vault(config: Config, do: Callable[[Vault], Awaitable[T]]) -> T:
+    """What *do* answers, with the configured stores open for it."""
+
+    async def work() -> T:
+        records = await open_records(plain(config.storage.database))
+        async with aclosing(records):
+            return await do(Vault(records, KeyRing.load(config.keys.ring)))
+
+    configure(level="warning", form="console")
+    try:
+        return asyncio.run(work())
+    except (StoreRefused, StoreUnavailable) as error:
+        raise click.ClickException(str(error)) from None
+
+
+def read(name: str) -> str:
+    """The value: asked for twice at a terminal and not shown, else all of the standard input."""
+    if sys.stdin.isatty():
+        given: str = click.prompt(f"Value of {name}", hide_input=True, confirmation_prompt=True)
+        return given
+    # With room for the end of the line; more is told, and not cut.
+    data = sys.stdin.buffer.read(MOST_BYTES + 3)
+    if len(data) == MOST_BYTES + 3:
+        raise SecretRefused(f"the value has more than {MOST_BYTES} bytes")
+    try:
+        text = data.decode()
+    except UnicodeDecodeError:
+        raise SecretRefused("the value is no text in UTF-8") from None
+    # `echo` and editors end a line; no more than that one is theirs.
+    return text.removesuffix("\n").removesuffix("\r")
+
+
+def table(rows: list[Row]) -> str:
+    """One line each."""
+    lines = [("NAME", "SET", "KEY", "")]
+    for row in rows:
+        when = datetime.fromtimestamp(row.changed_at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+        note = f"cannot be opened: {row.unreadable}" if row.unreadable else ""
+        lines.append((row.name, when, row.key_id, note))
+    widths = [max(len(line[at]) for line in lines) for at in range(3)]
+    texts = ("  ".join([*map(str.ljust, line[:3], widths), line[3]]) for line in lines)
+    return "\n".join(text.rstrip() for text in texts)

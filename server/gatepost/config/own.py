@@ -1,0 +1,63 @@
+"""What the server itself keeps secret: no answer to any tenant may hold it."""
+
+import base64
+from collections.abc import Iterator
+from typing import Any
+from urllib.parse import parse_qs, unquote, urlsplit
+
+import msgspec
+
+from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
+from gatepost.keyring import KeyRing
+from gatepost.settings import Config
+
+NAME = "GATEPOST"
+LEAST_CHARACTERS = 8
+"""Shorter ones, and a password that is also the name of a user or a host, are in any text."""
+
+
+def own_secrets(config: Config, keyring: KeyRing) -> dict[str, str]:
+    """Whatever references lead to, passwords in addresses, and the keys; each by a name."""
+    found = [*_addressed(config), *_referred(msgspec.to_builtins(config)), *_keys(keyring)]
+    values = [value for value in dict.fromkeys(found) if len(value) >= LEAST_CHARACTERS]
+    return {f"{NAME}.{at}" if at else NAME: value for at, value in enumerate(values)}
+
+
+def _addressed(config: Config) -> Iterator[str]:
+    for url in (config.storage.database, config.storage.shared):
+        yield from _password(url)
+
+
+def _referred(node: Any, name: str = "") -> Iterator[str]:
+    if isinstance(node, dict):
+        for key, inner in node.items():
+            yield from _referred(inner, key)
+    elif isinstance(node, list | tuple):
+        for inner in node:
+            yield from _referred(inner, name)
+    elif isinstance(node, str) and name != "ring" and REFERENCE.match(node):
+        try:
+            value = resolve(node)
+        except UnresolvedReference:
+            return  # whoever needs it says so
+        yield value
+        yield from _password(value)
+
+
+def _password(url: str) -> Iterator[str]:
+    if "://" not in url:
+        return
+    try:
+        parts = urlsplit(url)
+        told = [unquote(parts.password or ""), *parse_qs(parts.query).get("password", [])]
+    except ValueError:
+        return
+    for password in told:
+        if password and password not in (parts.username, parts.hostname, parts.path.strip("/")):
+            yield password
+            yield url
+
+
+def _keys(keyring: KeyRing) -> Iterator[str]:
+    for key in keyring.keys:
+        yield base64.urlsafe_b64encode(key.secret).rstrip(b"=").decode("ascii")

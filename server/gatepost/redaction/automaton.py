@@ -1,0 +1,139 @@
+"""One automaton for all that must not leave: what it finds in a text, and the text without it."""
+
+from collections.abc import Iterable, Iterator, Mapping
+from functools import cache
+
+from ahocorasick_rs import BytesAhoCorasick, MatchKind
+
+from gatepost.redaction.encoding import marks_of
+from gatepost.redaction.layer import layers, readings
+from gatepost.redaction.mark import Mark, Span
+from gatepost.redaction.shape import shapes
+
+
+class Automaton:
+    """
+    Finds marks in bytes, in one pass however many there are (Aho and Corasick, 1975).
+
+    Made once for a set of secrets. Building takes time for each secret, searching does not.
+    """
+
+    def __init__(self, marks: Iterable[Mark]) -> None:
+        by_window: dict[bytes, list[Mark]] = {}
+        for mark in marks:
+            by_window.setdefault(mark.window, []).append(mark)
+        self._marks = list(by_window.values())
+        self._search = BytesAhoCorasick(by_window, matchkind=MatchKind.Standard)
+
+    def finds(self, text: bytes) -> list[Span]:
+        """Everything in *text* as it stands, in no order; parts may overlap."""
+        # Overlapping: one that ends first, or begins first, must not hide another.
+        hits = self._search.find_matches_as_indexes(text, overlapping=True)
+        if not hits:
+            return []
+        return [*self._checked(text, hits)]
+
+    def _checked(self, text: bytes, hits: list[tuple[int, int, int]]) -> Iterator[Span]:
+        until: dict[Mark, int] = {}
+        for which, start, _ in hits:
+            for mark in self._marks[which]:
+                # What begins within a token of its own form is a part of it.
+                if start < until.get(mark, 0):
+                    continue
+                span = mark.at(text, start)
+                if span is not None:
+                    if not span.secret:
+                        until[mark] = span.end
+                    yield span
+
+
+class Redactor:
+    """Takes the secrets of one tenant, and tokens of known forms, out of texts."""
+
+    def __init__(self, secrets: Mapping[str, str]) -> None:
+        marks = [mark for name in sorted(secrets) for mark in marks_of(name, secrets[name])]
+        self._automata: tuple[Automaton, ...] = (
+            Automaton([*marks, *_shapes()]) if marks else _plain(),
+        )
+        self.plain = not marks
+        """Whether it knows no secrets."""
+
+    def with_values(self, values: Iterable[tuple[str, str]]) -> "Redactor":
+        """One that also takes out what a single call was given, by name and value."""
+        marks = [mark for name, value in values for mark in marks_of(name, value)]
+        if not marks:
+            return self
+        both = object.__new__(Redactor)
+        both._automata, both.plain = (*self._automata, Automaton(marks)), False
+        return both
+
+    def spans(self, text: bytes) -> list[Span]:
+        """Where something is to be taken out: sorted, apart from each other."""
+        found: list[Span] = []
+        ways = None
+        for depth, layer in enumerate(layers(text)):
+            for one in self._automata:
+                for span in one.finds(layer):
+                    if depth == 0:
+                        found.append(span)
+                        continue
+                    ways = ways or readings(text)
+                    start, end = ways[depth].source(span.start, span.end)
+                    found.append(Span(start, end, span.name, span.secret))
+        return merged(found)
+
+    def clean(self, text: str) -> str:
+        """*text* with `[REDACTED:NAME]` in place of each; the same object where there is none."""
+        plain = text.encode(errors="surrogatepass")
+        spans = self.spans(plain)
+        return replaced(plain, spans).decode(errors="replace") if spans else text
+
+
+def merged(spans: Iterable[Span]) -> list[Span]:
+    """
+    Spans that overlap made one, which has the name of the best of them.
+
+    A known value is better than a shape, then the longer, then the one that begins first, then
+    the name that sorts first: the same text always reads the same.
+    """
+    found: list[Span] = []
+    best: list[Span] = []
+    for span in sorted(spans):
+        if not found or span.start >= found[-1].end:
+            found.append(span)
+            best.append(span)
+            continue
+        if _rank(span) < _rank(best[-1]):
+            best[-1] = span
+        last, name = found[-1], best[-1].name
+        found[-1] = Span(last.start, max(last.end, span.end), name, last.secret or span.secret)
+    return found
+
+
+def replaced(text: bytes, spans: Iterable[Span]) -> bytes:
+    """The text with a marker for each of these spans, which are as `merged` answers them."""
+    pieces: list[bytes] = []
+    position = 0
+    for span in spans:
+        pieces += text[position : span.start], marker(span.name)
+        position = span.end
+    return b"".join([*pieces, text[position:]])
+
+
+def marker(name: str) -> bytes:
+    """What stands in place of a secret."""
+    return b"[REDACTED:%s]" % name.encode()
+
+
+def _rank(span: Span) -> tuple[bool, int, int, str]:
+    return not span.secret, span.start - span.end, span.start, span.name
+
+
+@cache
+def _shapes() -> tuple[Mark, ...]:
+    return tuple(shapes())
+
+
+@cache
+def _plain() -> Automaton:
+    return Automaton(_shapes())

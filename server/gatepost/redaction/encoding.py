@@ -1,0 +1,112 @@
+"""Every way in which a secret may be written that is no mere escape: see docs/redaction.md."""
+
+import base64
+import itertools
+import json
+import re
+from collections.abc import Iterator
+from urllib.parse import quote
+
+import msgspec
+
+from gatepost.redaction.layer import settled
+from gatepost.redaction.mark import Hex, Literal, Mark, base64_core
+
+LEAST_BYTES = 4
+"""Shorter values are not searched for: half of all text would go."""
+LINE_BYTES = 16
+"""A line of a value in several lines is a secret of its own from this length on."""
+
+_NAMEABLE = re.compile(r"[^A-Za-z0-9_.-]")
+_SCHEME = re.compile(r"(?:bearer|basic|token|apikey|api-key) +(\S.*)", re.IGNORECASE | re.DOTALL)
+_HEX_WINDOW_BYTES = 4
+
+
+def marks_of(name: str, value: str) -> Iterator[Mark]:
+    """The patterns of one secret; none for a value that is too short."""
+    value = value.strip()  # files end in a line break that nobody repeats
+    plain = value.encode(errors="surrogatepass")
+    if len(plain) < LEAST_BYTES:
+        return
+    name = shown(name)
+    written = dict.fromkeys([plain, *_spelt(plain), *_lines(plain)])
+    for each in written:
+        if len(each) >= LEAST_BYTES:
+            yield Literal(name, each)
+    wide = value.encode("utf-16-le", errors="surrogatepass")
+    yield Literal(name, wide.removesuffix(b"\0"))
+    yield from _hex(name, plain)
+    for form in dict.fromkeys([plain, *_inside(plain, value), wide, _swapped(wide)]):
+        yield from _base64(name, form)
+    for lead in range(3):
+        # Base64 within base64: what `kubectl get secret` prints of a registry's password.
+        yield from _base64(name, base64_core(plain, lead)[0])
+
+
+def meant_by(value: str) -> list[str]:
+    """A value given in a call, and the secret part of one like `Bearer xyz` or `Basic xyz`."""
+    found = _SCHEME.fullmatch(value)
+    if found is None:
+        return [value]
+    told = [value, found[1]]
+    try:
+        user, _, password = base64.b64decode(found[1], validate=True).decode().partition(":")
+    except ValueError:
+        return told
+    return [*told, password] if user and password else told
+
+
+def shown(name: str) -> str:
+    """A secret's name as it may stand in any text."""
+    return _NAMEABLE.sub("_", name)[:64] or "SECRET"
+
+
+def _spelt(plain: bytes) -> Iterator[bytes]:
+    """Forms that undoing escapes does not lead back to the value."""
+    yield plain.replace(b" ", b"+")
+    yield from settled(plain)
+
+
+def _lines(plain: bytes) -> Iterator[bytes]:
+    for line in map(bytes.strip, plain.splitlines()):
+        if len(line) >= LINE_BYTES and not line.startswith(b"-----"):
+            yield line
+
+
+def _inside(plain: bytes, value: str) -> Iterator[bytes]:
+    """Forms that documents and URLs have, which may be in base64 as a whole."""
+    try:
+        in_json = msgspec.json.encode(value)[1:-1]
+    except UnicodeEncodeError:
+        return
+    yield in_json
+    yield in_json.replace(b"/", b"\\/")
+    yield json.dumps(value)[1:-1].encode()
+    yield quote(plain, safe="").encode()
+
+
+def _swapped(wide: bytes) -> bytes:
+    swapped = bytearray(wide)
+    swapped[::2], swapped[1::2] = wide[1::2], wide[::2]
+    return bytes(swapped)
+
+
+def _base64(name: str, plain: bytes) -> Iterator[Mark]:
+    for lead in range(3):
+        core, left, right = base64_core(plain, lead)
+        if len(core) < LEAST_BYTES:
+            continue
+        yield Literal(name, core, left=left, right=right)
+        safe = core.translate(bytes.maketrans(b"+/", b"-_"))
+        if safe != core:
+            yield Literal(name, safe, left=left, right=right)
+
+
+def _hex(name: str, plain: bytes) -> Iterator[Mark]:
+    for between in ("", ":", " "):
+        whole = plain.hex(between) if between else plain.hex()
+        tail = plain[-_HEX_WINDOW_BYTES:]
+        last = tail.hex(between) if between else tail.hex()
+        for digits in itertools.product(*[{digit, digit.upper()} for digit in last]):
+            window = "".join(digits).encode()
+            yield Hex(name, whole.encode(), len(whole) - len(last), window)

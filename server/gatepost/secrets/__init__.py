@@ -1,0 +1,1 @@
+"""What tenants keep from everybody, their own agents included: sealed, and handed to tools only."""

@@ -1,0 +1,214 @@
+"""The secrets that this process knows, for handing out and for keeping out of answers."""
+
+import asyncio
+import random
+import time
+from collections.abc import AsyncIterator, Callable, Mapping
+from contextlib import asynccontextmanager
+from itertools import count
+from types import MappingProxyType
+
+import msgspec
+import structlog
+
+from gatepost.secrets.grammar import MOST_BYTES, SecretRefused
+from gatepost.secrets.vault import Unreadable, Vault
+from gatepost.stores.api import StoreUnavailable
+
+POLL_S = 1.0
+"""How often a process asks whether any secret has changed."""
+FRESH_S = 60.0
+"""How long a reading counts without a change: whoever made one may have died before telling."""
+RETRY_S = 1.0
+"""How long the last reading goes on counting while the database does not answer."""
+GONE_S = 3600.0
+"""How long a value that was replaced or deleted is kept out of answers: calls may hold it."""
+IDLE_S = 3600.0
+"""How long a tenant's secrets are remembered after its last call."""
+DICE = random.SystemRandom()
+
+log = structlog.get_logger("gatepost.secrets")
+
+
+class Known(msgspec.Struct, frozen=True):
+    """What must not be in any answer to one tenant, by the name that stands in its place."""
+
+    version: int
+    """Another one whenever the values are others, in this process."""
+    values: Mapping[str, str]
+
+
+class Secrets:
+    """
+    The secrets of the tenants that this process serves.
+
+    A call that uses none costs no reading: what is known of a tenant counts until any process
+    changes any secret, which is looked for once a second. A secret that a tool asks for is always
+    read, so that a deleted one is never handed out, and is known here before the tool has it.
+    """
+
+    def __init__(self, vault: Vault, *, clock: Callable[[], float] = time.monotonic) -> None:
+        self._vault, self._clock = vault, clock
+        self._shelves: dict[str, _Shelf] = {}
+        self._versions = count(1)
+        self._own: Mapping[str, str] = {}
+        self._nobody = self._told({})
+        self._change = 0
+
+    def keep_own(self, values: Mapping[str, str]) -> None:
+        """Know what the server itself keeps secret; it is kept out of every tenant's answers."""
+        if dict(values) == self._own:
+            return
+        self._own = dict(values)
+        self._nobody = self._told({})
+        for shelf in self._shelves.values():
+            shelf.known = self._told(shelf.all())
+
+    def known(self, tenant: str | None) -> Known:
+        """What is known now, without asking; of no tenant: what the server itself keeps."""
+        shelf = self._shelves.get(tenant) if tenant is not None else None
+        return self._nobody if shelf is None else shelf.known
+
+    def loaded(self, tenant: str) -> Known | None:
+        """What is known, where it is known to be recent; None: `load` has to ask."""
+        shelf = self._shelves.get(tenant)
+        if shelf is None:
+            return None
+        now = self._clock()
+        if shelf.change != self._change or now >= shelf.fresh_until:
+            return None
+        shelf.used_at = now
+        return shelf.known
+
+    async def load(self, tenant: str) -> Known:
+        """
+        What must be known before a tool of this tenant runs; raises StoreUnavailable.
+
+        While the database does not answer, what was known before still counts: a secret that came
+        since cannot be handed out either.
+        """
+        shelf = self._shelf(tenant)
+        async with shelf.lock:
+            now = self._clock()
+            if (known := self.loaded(tenant)) is not None:
+                return known  # somebody else asked while this one waited
+            change, shelf.used_at = self._change, now
+            try:
+                values = await self._vault.all(tenant)
+            except StoreUnavailable:
+                if not shelf.read:
+                    raise
+                shelf.fresh_until, shelf.change = now + RETRY_S, change
+                return shelf.known
+            shelf.read, shelf.change, shelf.fresh_until = True, change, now + FRESH_S
+            if shelf.replace(values, now):
+                shelf.known = self._told(shelf.all())
+            return shelf.known
+
+    async def value(self, tenant: str, name: str) -> str | None:
+        """A secret as it is now, and known from here on; raises Unreadable, StoreUnavailable."""
+        shelf = self._shelf(tenant)
+        # In turn with `load`, which could otherwise put an older reading in the place of this one.
+        async with shelf.lock:
+            shelf.used_at = self._clock()
+            try:
+                value = await self._vault.get(tenant, name)
+            except Unreadable as failure:
+                log.error("secret_unreadable", tenant=tenant, secret=name, reason=failure.reason)
+                raise
+            self._shelve(shelf, name, value)
+            return value
+
+    async def names(self, tenant: str) -> list[str]:
+        """Which secrets a tenant's operator set."""
+        return await self._vault.names(tenant)
+
+    async def put(self, tenant: str, name: str, value: str) -> None:
+        """Keep what a pack took from its caller; raises SecretRefused."""
+        if not value or len(value.encode(errors="surrogatepass")) > MOST_BYTES:
+            raise SecretRefused(f"the value is empty, or has more than {MOST_BYTES} bytes")
+        shelf = self._shelf(tenant)
+        async with shelf.lock:
+            # Known before it is kept: no other process can hand it out sooner.
+            self._shelve(shelf, name, value)
+            await self._vault.put(tenant, name, value)
+
+    async def delete(self, tenant: str, name: str) -> bool:
+        """Forget what a pack kept; whether there was any."""
+        shelf = self._shelf(tenant)
+        async with shelf.lock:
+            there = await self._vault.delete(tenant, name)
+            self._shelve(shelf, name, None)
+            return there
+
+    @asynccontextmanager
+    async def watching(self) -> AsyncIterator[None]:
+        """Look for changes during a block."""
+        task = asyncio.create_task(self._watch())
+        try:
+            yield
+        finally:
+            task.cancel()
+            await asyncio.wait([task])
+
+    async def look(self) -> None:
+        """Find out whether any secret changed; what is known of a tenant is then read anew."""
+        now = self._clock()
+        for tenant in [one for one, kept in self._shelves.items() if kept.used_at + IDLE_S <= now]:
+            if not self._shelves[tenant].lock.locked():
+                del self._shelves[tenant]
+        if self._shelves:
+            self._change = await self._vault.changes()
+
+    async def _watch(self) -> None:
+        while True:
+            # Replicas that started together must not ask together.
+            await asyncio.sleep(POLL_S * DICE.uniform(0.7, 1.1))
+            try:
+                await self.look()
+            except StoreUnavailable as outage:
+                log.debug("secrets_not_looked_at", reason=str(outage))
+
+    def _shelf(self, tenant: str) -> "_Shelf":
+        shelf = self._shelves.get(tenant)
+        if shelf is None:
+            shelf = self._shelves[tenant] = _Shelf(self._nobody, self._clock())
+        return shelf
+
+    def _shelve(self, shelf: "_Shelf", name: str, value: str | None) -> None:
+        values = {**shelf.values, name: value} if value is not None else dict(shelf.values)
+        if value is None:
+            values.pop(name, None)
+        if shelf.replace(values, self._clock()):
+            shelf.known = self._told(shelf.all())
+
+    def _told(self, values: Mapping[str, str]) -> Known:
+        return Known(next(self._versions), MappingProxyType({**self._own, **values}))
+
+
+class _Shelf:
+    """What is known of one tenant."""
+
+    def __init__(self, known: Known, now: float) -> None:
+        self.lock = asyncio.Lock()
+        self.known = known
+        self.values: Mapping[str, str] = {}
+        self.gone: tuple[tuple[str, str, float], ...] = ()
+        self.read = False
+        """Whether all of its secrets were ever read."""
+        self.change = -1
+        self.fresh_until = 0.0
+        self.used_at = now
+
+    def replace(self, values: Mapping[str, str], now: float) -> bool:
+        """Take other values; whether what must be kept out of answers is something else now."""
+        before = self.all()
+        went = [(n, v, now + GONE_S) for n, v in self.values.items() if values.get(n) != v]
+        self.gone = (*(one for one in self.gone if one[2] > now), *went)
+        self.values = values
+        return self.all() != before
+
+    def all(self) -> dict[str, str]:
+        """Those that are, and for a while those that were, under names that none can have."""
+        were = {f"{name}.{at}": value for at, (name, value, _) in enumerate(self.gone, start=1)}
+        return {**were, **self.values}

@@ -1,0 +1,240 @@
+"""No encoding of a secret that docs/redaction.md names is left in a text, and nothing else goes."""
+
+import json
+import re
+import string
+
+import pytest
+from hypothesis import assume, given, settings
+from hypothesis import strategies as st
+
+from gatepost.redaction.automaton import Redactor
+from gatepost.redaction.document import cleaned
+from gatepost.redaction.stream import Said
+from tests.redaction.forms import FORMS, leaks
+
+SECRETS = {
+    "API_KEY": 's3cr3t-Kéy/with "quotes\\ +%41&x',
+    "PASSWORD": "correct-horse-battery-staple",
+    "PIN": "86427531",
+    "CERT": "-----BEGIN STUFF-----\nQUJDREVGR0hJSktMTU5PUFFSU1RVVldYWVo=\nMTIzNDU2Nzg5MDEyMzQ1\n",
+    "SHORT": "ab",
+}
+REDACTOR = Redactor(SECRETS)
+EMBEDDED = [
+    (name, form)
+    for name in ("API_KEY", "PASSWORD", "PIN")
+    for form in FORMS
+    # A blank at the end of a line is lost to whoever joins the lines.
+    if (name, form) != ("API_KEY", "over several lines")
+]
+
+
+@pytest.mark.requirement("P13")
+@pytest.mark.parametrize(("name", "form"), EMBEDDED, ids=lambda part: part)
+def test_each_encoding_is_found_in_the_middle_of_a_text(name: str, form: str) -> None:
+    """It says which secret stood there, and what stood around it stays."""
+    value, row = SECRETS[name], FORMS[form]
+    text = f"before: {row.encode(value)} (after)"
+
+    clean = REDACTOR.clean(text)
+
+    assert leaks(value, row, text)
+    assert not leaks(value, row, clean), clean
+    assert f"[REDACTED:{name}]" in clean
+    assert clean.startswith("before: ")
+    assert clean.endswith(" (after)")
+
+
+@pytest.mark.requirement("P13")
+def test_lines_of_a_key_are_found_one_by_one() -> None:
+    """Whoever prints a file line by line must not print a key."""
+    lines = SECRETS["CERT"].splitlines()
+
+    assert REDACTOR.clean(f"12: {lines[1]}") == "12: [REDACTED:CERT]"
+    assert REDACTOR.clean(f"11: {lines[0]}") == f"11: {lines[0]}"
+
+
+def test_what_is_too_short_to_be_told_from_text_stays() -> None:
+    """Two characters are everywhere."""
+    assert REDACTOR.clean("about") == "about"
+
+
+OVERLAPS = [
+    ({"LONG": "abcdefghij", "PART": "cdefgh"}, "xabcdefghijy", "x[REDACTED:LONG]y"),
+    ({"LEFT": "abcdefgh", "RIGHT": "efghijklm"}, "xabcdefghijklmy", "x[REDACTED:RIGHT]y"),
+    ({"ONE": "same-value", "TWO": "same-value"}, "same-value", "[REDACTED:ONE]"),
+    ({"INNER": "sk-and-more"}, "my-sk-and-more", "my-[REDACTED:INNER]"),
+    ({"MINE": "ghp_" + "a1B2" * 9}, "ghp_" + "a1B2" * 9, "[REDACTED:MINE]"),
+    ({"A": "aaaa"}, "aaaaaaaaa!", "[REDACTED:A]!"),
+    ({'O"D\\D': "odd-named-value"}, "odd-named-value", "[REDACTED:O_D_D]"),
+]
+
+
+@pytest.mark.parametrize(("secrets", "text", "clean"), OVERLAPS)
+def test_where_several_overlap_the_same_one_always_gives_its_name(
+    secrets: dict[str, str], text: str, clean: str
+) -> None:
+    """Known values before forms, longer ones before shorter; nothing of any is left."""
+    assert Redactor(secrets).clean(text) == clean
+
+
+VALUES = st.text(
+    st.characters(codec="utf-8", exclude_categories=["Cc", "Zs", "Zl", "Zp", "Cs"]),
+    min_size=8,
+    max_size=40,
+).filter(lambda value: len(set(value)) > 5 and not re.search(r"[%&\\]|REDACTED", value))
+
+
+@pytest.mark.requirement("P13")
+@settings(max_examples=150, deadline=None)
+@given(VALUES, st.sampled_from(sorted(FORMS)), st.text("xyz 12:\n", max_size=9))
+def test_no_value_leaks_in_any_encoding(value: str, form: str, around: str) -> None:
+    """Whatever the value is, and whatever stands around it."""
+    row = FORMS[form]
+    clean = Redactor({"ANY": value}).clean(f"{around} {row.encode(value)} {around}")
+
+    assume(value not in around)
+    assert not leaks(value, row, clean), clean
+
+
+@pytest.mark.requirement("P13")
+@settings(max_examples=80, deadline=None)
+@given(
+    st.text(string.ascii_letters + string.digits + "+/=.-_ é€😀", min_size=8, max_size=30).filter(
+        lambda value: value.strip() == value and len(set(value)) > 5
+    ),
+    st.data(),
+)
+def test_escapes_may_be_mixed_character_by_character(value: str, data: st.DataObject) -> None:
+    """A reader undoes each escape, so each character may be written in its own way."""
+    ways = [FORMS[name] for name in ("as it is", "percent, every byte", "HTML, decimal")]
+    ways.append(FORMS["JSON, every character"])
+    written = "".join(data.draw(st.sampled_from(ways)).encode(one) for one in value)
+
+    assert Redactor({"ANY": value}).clean(f"<{written}>") == "<[REDACTED:ANY]>"
+
+
+@pytest.mark.requirement("P13")
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.sampled_from(["PASSWORD", "API_KEY"]))
+def test_a_secret_split_over_texts_is_found(data: st.DataObject, name: str) -> None:
+    """Over blocks of content and over strings of a list, in pieces of any size."""
+    value = SECRETS[name]
+    cuts = sorted(data.draw(st.sets(st.integers(1, len(value) - 1), max_size=5)))
+    pieces = [value[a:b] for a, b in zip([0, *cuts], [*cuts, len(value)], strict=True)]
+    blocks = [{"type": "text", "text": piece} for piece in ["first ", *pieces, " last"]]
+
+    content = cleaned(json.dumps(blocks).encode(), REDACTOR, blocks=True)
+    listed = cleaned(
+        json.dumps({"rows": [{"part": p} for p in pieces][:1], "x": pieces}).encode(), REDACTOR
+    )
+
+    assert content is not None
+    joined = "".join(block["text"] for block in json.loads(content))
+    assert set(joined.replace(f"[REDACTED:{name}]", "#")) <= set("first # last")
+    assert joined.startswith("first [")
+    assert listed is not None
+    assert set(json.loads(listed)["x"]) == {f"[REDACTED:{name}]"}
+
+
+@pytest.mark.requirement("P13")
+@settings(max_examples=100, deadline=None)
+@given(st.data(), st.sampled_from(sorted(FORMS)))
+def test_of_a_secret_that_comes_in_pieces_the_last_one_never_comes(
+    data: st.DataObject, form: str
+) -> None:
+    """Nothing is held back, and nobody can put the whole together."""
+    value, row = SECRETS["PASSWORD"], FORMS[form]
+    written = row.encode(value)
+    cut = data.draw(st.integers(1, len(written) - 1))
+    said = Said()
+
+    heard = [said.text(piece, REDACTOR) for piece in (written[:cut], written[cut:], "the end")]
+
+    whole = "".join(heard)
+    assert value not in {whole, *row.decode(whole)}
+    assert "[REDACTED:PASSWORD]" in heard[1] or "[REDACTED:PASSWORD]" in heard[0]
+    assert heard[2] == "the end"
+
+
+@settings(max_examples=150, deadline=None)
+@given(st.text(max_size=200))
+def test_a_text_without_secrets_stays_the_same_object(text: str) -> None:
+    """Whatever else is in it."""
+    assume(not any(value in text for value in SECRETS.values()))
+
+    assert REDACTOR.clean(text) is text
+
+
+JSON_VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats(allow_nan=False) | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=4) | st.dictionaries(st.text(max_size=8), inner, max_size=4)
+    ),
+    max_leaves=12,
+)
+
+
+def planted(value: object, secret: str) -> object:
+    """The same value with a secret in each of its strings and names."""
+    if isinstance(value, str):
+        return f"{value}{secret}"
+    if isinstance(value, list):
+        return [planted(one, secret) for one in value]
+    if isinstance(value, dict):
+        return {f"{key}{secret}": planted(one, secret) for key, one in value.items()}
+    return value
+
+
+@pytest.mark.requirement("P13")
+@settings(max_examples=150, deadline=None)
+@given(JSON_VALUES, st.sampled_from(["API_KEY", "PASSWORD"]), st.booleans())
+def test_json_stays_json_with_all_the_rest_in_place(
+    value: object, name: str, ascii_only: bool
+) -> None:
+    """Strings, names of members and numbers alike, however the document is written."""
+    encoded = json.dumps(planted(value, SECRETS[name]), ensure_ascii=ascii_only).encode()
+
+    clean = cleaned(encoded, REDACTOR)
+
+    wanted = planted(value, f"[REDACTED:{name}]")
+    assert (json.loads(encoded) if clean is None else json.loads(clean)) == wanted
+    assert cleaned(json.dumps(value).encode(), REDACTOR) is None
+
+
+NUMBERS = [
+    ({"pin": 86427531}, {"pin": "[REDACTED:PIN]"}),
+    ([1, 86427531, -2.5e3], [1, "[REDACTED:PIN]", -2500.0]),
+    ({"a": {"b": [86427531.5]}}, {"a": {"b": ["[REDACTED:PIN]"]}}),
+    ([8642753, 186427], None),
+]
+
+
+@pytest.mark.parametrize(("value", "wanted"), NUMBERS)
+def test_a_secret_of_digits_is_found_as_a_number(value: object, wanted: object) -> None:
+    """A number cannot hold a marker: it becomes a string."""
+    clean = cleaned(json.dumps(value).encode(), REDACTOR)
+
+    assert (None if clean is None else json.loads(clean)) == wanted
+
+
+def test_what_is_redacted_stays_as_it_is_when_it_is_redacted_again() -> None:
+    """Kept outcomes meet the redactor twice."""
+    for form in FORMS.values():
+        once = REDACTOR.clean(f"a {form.encode(SECRETS['PASSWORD'])} b")
+
+        assert REDACTOR.clean(once) is once
+
+
+def test_a_form_is_what_it_says() -> None:
+    """The table decodes what it encodes, or it would prove nothing."""
+    unread = [
+        name
+        for name, form in FORMS.items()
+        if not any(
+            "plain-value-123" in text for text in form.decode(form.encode("plain-value-123"))
+        )
+    ]
+
+    assert unread == []

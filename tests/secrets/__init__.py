@@ -1,0 +1,1 @@
+"""What tenants keep from their own agents."""

@@ -1,0 +1,292 @@
+"""What a process knows of its tenants' secrets: enough to redact, never too old to hand out."""
+
+import asyncio
+from collections.abc import Mapping
+
+import pytest
+
+from gatepost.keyring import KeyRing
+from gatepost.secrets import shelf
+from gatepost.secrets.grammar import SecretRefused
+from gatepost.secrets.shelf import FRESH_S, GONE_S, IDLE_S, RETRY_S, Secrets
+from gatepost.secrets.vault import Unreadable, Vault
+from gatepost.stores.api import Entry, StoreUnavailable
+from gatepost.stores.memory import MemoryEntries, MemoryRecords
+from tests.secrets.conftest import Clock
+
+ONE, TWO = "the-first-value", "the-second-value"
+
+
+@pytest.fixture
+def elsewhere(records: MemoryRecords, vault: Vault) -> Vault:
+    """The same secrets as another process has them."""
+    return Vault(records, vault.keyring, clock=lambda: 2_000.0)
+
+
+@pytest.fixture
+def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Every reading of the store from now on."""
+    seen: list[str] = []
+
+    async def get(self: MemoryEntries, key: str) -> Entry | None:
+        seen.append(key)
+        return self._held.get(key)
+
+    async def all_(self: MemoryEntries) -> list[Entry]:
+        seen.append("*")
+        return [*self._held.values()]
+
+    monkeypatch.setattr(MemoryEntries, "get", get)
+    monkeypatch.setattr(MemoryEntries, "all", all_)
+    return seen
+
+
+async def known(secrets: Secrets, tenant: str = "acme") -> Mapping[str, str]:
+    """As whoever is about to run a tool asks."""
+    return (secrets.loaded(tenant) or await secrets.load(tenant)).values
+
+
+async def test_what_is_known_costs_no_reading(
+    secrets: Secrets, vault: Vault, readings: list[str]
+) -> None:
+    """One for a tenant's first call; none for its next ones."""
+    await vault.put("acme", "KEY", ONE)
+    readings.clear()
+    assert secrets.loaded("acme") is None
+    for _ in range(5):
+        assert await known(secrets) == {"KEY": ONE}
+
+    assert readings == ["*"]
+
+
+async def test_calls_that_begin_together_read_once(
+    secrets: Secrets, vault: Vault, readings: list[str]
+) -> None:
+    """A burst at a tenant that was idle is no burst at the database."""
+    await vault.put("acme", "KEY", ONE)
+    readings.clear()
+
+    found = await asyncio.gather(*(secrets.load("acme") for _ in range(20)))
+
+    assert readings == ["*"]
+    assert {one.version for one in found} == {found[0].version}
+
+
+async def test_a_change_elsewhere_is_taken_up(
+    secrets: Secrets, elsewhere: Vault, clock: Clock
+) -> None:
+    """After the next look: whatever changed, of whomever; without one nothing is read anew."""
+    await elsewhere.put("acme", "KEY", ONE)
+    first = await secrets.load("acme")
+    await secrets.look()
+    assert await secrets.load("acme") is first  # read once more, and found the same
+
+    await elsewhere.put("acme", "KEY", TWO)
+    assert secrets.loaded("acme") is first
+    await secrets.look()
+
+    assert secrets.loaded("acme") is None
+    assert (await known(secrets))["KEY"] == TWO
+    assert secrets.known("acme").version != first.version
+
+
+async def test_a_change_nobody_told_of_is_found_in_the_end(
+    secrets: Secrets, records: MemoryRecords, elsewhere: Vault, clock: Clock
+) -> None:
+    """Whoever made it may have died between the two."""
+    await known(secrets)
+    sealed = elsewhere._sealed("acme", "KEY", ONE)
+    await records.of("acme").entries("secrets").put("KEY", sealed, now=0.0)
+    clock.now += FRESH_S - 1
+    assert await known(secrets) == {}
+
+    clock.now += 1
+    assert await known(secrets) == {"KEY": ONE}
+
+
+async def test_a_secret_that_is_asked_for_is_always_read(
+    secrets: Secrets, elsewhere: Vault, clock: Clock
+) -> None:
+    """A new one works at once and is known before the tool has it; a deleted one works no more."""
+    assert await known(secrets) == {}
+    await elsewhere.put("acme", "KEY", ONE)
+
+    assert await secrets.value("acme", "KEY") == ONE
+    assert secrets.known("acme").values == {"KEY": ONE}
+    assert await secrets.value("globex", "KEY") is None
+
+    await elsewhere.delete("acme", "KEY")
+    assert await secrets.value("acme", "KEY") is None
+
+
+async def test_what_was_replaced_or_deleted_is_kept_out_for_a_while(
+    secrets: Secrets, elsewhere: Vault, clock: Clock
+) -> None:
+    """Calls that run hold the value from before; under a name that no secret can have."""
+    await elsewhere.put("acme", "KEY", ONE)
+    await known(secrets)
+    await elsewhere.put("acme", "KEY", TWO)
+    await secrets.look()
+    assert await known(secrets) == {"KEY": TWO, "KEY.1": ONE}
+    await elsewhere.delete("acme", "KEY")
+    await secrets.look()
+    assert await known(secrets) == {"KEY.1": ONE, "KEY.2": TWO}
+
+    clock.now += GONE_S + 1
+    assert await known(secrets) == {}
+
+
+async def test_an_older_reading_never_hides_what_a_tool_has(
+    secrets: Secrets, elsewhere: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A list that was read before a secret was set comes back after a tool was given it."""
+    reading, go_on = asyncio.Event(), asyncio.Event()
+    real = Vault.all
+
+    async def slow(vault: Vault, tenant: str) -> Mapping[str, str]:
+        found = await real(vault, tenant)
+        reading.set()
+        await go_on.wait()
+        return found
+
+    monkeypatch.setattr(Vault, "all", slow)
+    loading = asyncio.create_task(secrets.load("acme"))
+    await reading.wait()
+    await elsewhere.put("acme", "KEY", ONE)
+    asking = asyncio.create_task(secrets.value("acme", "KEY"))
+    go_on.set()
+
+    assert await asking == ONE
+    assert secrets.known("acme").values == {"KEY": ONE}
+    assert (await loading).values == {}
+
+
+async def test_tenants_never_meet(secrets: Secrets, vault: Vault) -> None:
+    """The same name is each one's own, known and handed out."""
+    await vault.put("acme", "KEY", ONE)
+    await vault.put("globex", "KEY", TWO)
+
+    assert (await known(secrets, "acme"), await known(secrets, "globex")) == (
+        {"KEY": ONE},
+        {"KEY": TWO},
+    )
+    assert await secrets.value("globex", "KEY") == TWO
+    assert secrets.known("initech").values == {}
+    assert secrets.known(None).values == {}
+
+
+async def out(*_: object) -> None:
+    raise StoreUnavailable("the database does not answer")
+
+
+async def test_an_outage_is_lived_through_by_whom_is_known(
+    secrets: Secrets, vault: Vault, clock: Clock, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The last reading counts, asked for again a second later; of a stranger nothing is known."""
+    await vault.put("acme", "KEY", ONE)
+    await known(secrets)
+    with monkeypatch.context() as outage:
+        for name in ("all", "get", "changes"):
+            outage.setattr(Vault, name, out)
+        clock.now += FRESH_S
+        assert await known(secrets) == {"KEY": ONE}
+        assert secrets.loaded("acme") is not None
+        clock.now += RETRY_S
+        assert secrets.loaded("acme") is None
+        with pytest.raises(StoreUnavailable):
+            await secrets.load("globex")
+        with pytest.raises(StoreUnavailable):
+            await secrets.value("acme", "KEY")
+        with pytest.raises(StoreUnavailable):
+            await secrets.look()
+    assert await known(secrets, "globex") == {}
+
+
+async def test_idle_tenants_are_forgotten(secrets: Secrets, vault: Vault, clock: Clock) -> None:
+    """A process holds the secrets of those it serves."""
+    await vault.put("acme", "KEY", ONE)
+    await known(secrets)
+    clock.now += IDLE_S - 1
+    await known(secrets)
+    clock.now += 2
+    await secrets.look()
+    assert secrets.known("acme").values == {"KEY": ONE}
+
+    clock.now += IDLE_S
+    await secrets.look()
+    assert secrets.known("acme").values == {}
+    assert await known(secrets) == {"KEY": ONE}
+
+
+async def test_what_the_server_keeps_is_kept_from_every_tenant(
+    secrets: Secrets, vault: Vault
+) -> None:
+    """Also from those that it does not know yet; a reload changes it for all."""
+    await vault.put("acme", "KEY", ONE)
+    await known(secrets)
+    secrets.keep_own({"GATEPOST": "first own"})
+    assert secrets.known("acme").values == {"GATEPOST": "first own", "KEY": ONE}
+    before = secrets.known("acme")
+    secrets.keep_own({"GATEPOST": "first own"})
+    assert secrets.known("acme") is before
+
+    secrets.keep_own({"GATEPOST": "second own"})
+    assert secrets.known("acme").values == {"GATEPOST": "second own", "KEY": ONE}
+    assert secrets.known("globex").values == {"GATEPOST": "second own"}
+    assert secrets.known(None).values == {"GATEPOST": "second own"}
+
+
+async def test_what_a_pack_keeps_is_a_secret_of_the_tenant(
+    secrets: Secrets, elsewhere: Vault
+) -> None:
+    """Known at once, here and at every replica; of any length, as its caller chose it."""
+    await secrets.put("acme", "openapi_shop", "abc")
+    other = Secrets(elsewhere)
+
+    assert secrets.known("acme").values == {"openapi_shop": "abc"}
+    assert await known(other) == {"openapi_shop": "abc"}
+    assert await other.value("acme", "openapi_shop") == "abc"
+    assert await other.names("acme") == []
+    for value in ("", "x" * 65_537):
+        with pytest.raises(SecretRefused):
+            await secrets.put("acme", "openapi_shop", value)
+
+    assert await secrets.delete("acme", "openapi_shop")
+    assert not await secrets.delete("acme", "openapi_shop")
+    assert await secrets.value("acme", "openapi_shop") is None
+
+
+async def test_a_secret_that_does_not_open_is_told(
+    secrets: Secrets, records: MemoryRecords
+) -> None:
+    """To whoever asks for it; the others are known."""
+    await Vault(records, KeyRing.ephemeral()).put("acme", "LOST", ONE)
+    await secrets.put("acme", "kept", TWO)
+
+    assert await known(secrets) == {"kept": TWO}
+    with pytest.raises(Unreadable, match="LOST"):
+        await secrets.value("acme", "LOST")
+
+
+async def test_the_looking_goes_on_by_itself(
+    secrets: Secrets, elsewhere: Vault, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Also after an outage."""
+    monkeypatch.setattr(shelf, "POLL_S", 0.001)
+    await known(secrets)
+    looks = 0
+    real = Vault.changes
+
+    async def changes(vault: Vault) -> int:
+        nonlocal looks
+        looks += 1
+        if looks < 3:
+            raise StoreUnavailable("not now")
+        return await real(vault)
+
+    monkeypatch.setattr(Vault, "changes", changes)
+    await elsewhere.put("acme", "KEY", ONE)
+    async with secrets.watching(), asyncio.timeout(10):
+        while secrets.loaded("acme") is not None:
+            await asyncio.to_thread(int)
+    assert await known(secrets) == {"KEY": ONE}

@@ -1,0 +1,241 @@
+"""Secrets at rest: sealed, bound to their place, and never lost by a rotation."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from gatepost.keyring import KeyRing, create, rotate
+from gatepost.secrets.grammar import (
+    MOST_BYTES,
+    MOST_SECRETS,
+    SecretRefused,
+    checked_name,
+    checked_value,
+)
+from gatepost.secrets.vault import SUBJECT, Unreadable, Vault
+from gatepost.stores.memory import MemoryRecords
+
+VALUE = "hunter2-hunter2-\N{SNOWMAN}"
+NAMES = {
+    "A": True,
+    "API_KEY": True,
+    "A1_": True,
+    "A" * 64: True,
+    "": False,
+    "a": False,
+    "api_key": False,
+    "1A": False,
+    "_A": False,
+    "A-B": False,
+    "A\n": False,
+    "Ä": False,
+    "A" * 65: False,
+}
+
+
+@pytest.mark.parametrize(("name", "good"), NAMES.items(), ids=[repr(name) for name in NAMES])
+def test_a_name_is_one_that_reads_well_in_its_place(name: str, good: bool) -> None:
+    """`[REDACTED:NAME]`; a refusal does not repeat what may be the value."""
+    if good:
+        assert checked_name(name) == name
+    else:
+        with pytest.raises(SecretRefused, match="capital letter") as refused:
+            checked_name(name)
+        assert len(name) < 2 or name not in str(refused.value)
+
+
+VALUES = {
+    "too short": ("1234567", "7 characters"),
+    "empty": ("", "0 characters"),
+    "too long": ("é" * (MOST_BYTES // 2 + 1), f"{MOST_BYTES + 2} bytes"),
+    "half a character": ("\ud800" * 8, "UTF-8"),
+}
+
+
+@pytest.mark.parametrize(("value", "says"), VALUES.values(), ids=VALUES)
+def test_a_value_that_cannot_be_kept_out_of_answers_is_refused(value: str, says: str) -> None:
+    """The message says why, and nothing of the value."""
+    with pytest.raises(SecretRefused, match=says):
+        checked_value(value)
+
+
+async def test_a_secret_comes_back_to_its_tenant(vault: Vault, records: MemoryRecords) -> None:
+    """And to nobody else, whatever it is called there; what is kept holds nothing of it."""
+    for tenant in ("acme", "globex"):
+        await vault.put(tenant, "API_KEY", f"{VALUE} of {tenant}")
+    await vault.put("acme", "LONGEST", "x" * MOST_BYTES)
+
+    assert await vault.get("acme", "API_KEY") == f"{VALUE} of acme"
+    assert await vault.get("globex", "API_KEY") == f"{VALUE} of globex"
+    assert await vault.get("globex", "LONGEST") is None
+    assert await vault.get("initech", "API_KEY") is None
+    assert (await vault.all("acme"))["LONGEST"] == "x" * MOST_BYTES
+    for entry in await records.of("acme").entries(SUBJECT).all():
+        assert b"hunter2" not in entry.value
+    assert [row.name for row in await vault.rows("acme")] == ["API_KEY", "LONGEST"]
+
+
+async def test_a_deleted_secret_is_gone(vault: Vault) -> None:
+    """Deleting twice says that there is nothing."""
+    await vault.put("acme", "API_KEY", VALUE)
+
+    assert await vault.delete("acme", "API_KEY")
+    assert not await vault.delete("acme", "API_KEY")
+    assert await vault.get("acme", "API_KEY") is None
+
+
+async def test_every_change_is_told(vault: Vault) -> None:
+    """By a number that other processes look at."""
+    told = [await vault.changes()]
+    await vault.put("acme", "API_KEY", VALUE)
+    told.append(await vault.changes())
+    await vault.delete("globex", "API_KEY")
+    assert await vault.changes() == told[-1]
+    await vault.delete("acme", "API_KEY")
+    told.append(await vault.changes())
+
+    assert told == sorted(set(told))
+
+
+async def test_a_tenant_has_no_end_of_secrets(vault: Vault) -> None:
+    """One more than the most is refused; one of them may still be replaced."""
+    for number in range(MOST_SECRETS):
+        await vault.put("acme", f"S{number}", VALUE)
+
+    with pytest.raises(SecretRefused, match=str(MOST_SECRETS)):
+        await vault.put("acme", "ANOTHER", VALUE)
+    await vault.put("acme", "S0", VALUE + "2")
+    await vault.put("globex", "ANOTHER", VALUE)
+
+
+Tampering = Callable[[bytes], bytes]
+TAMPERED: dict[str, tuple[Tampering, str]] = {
+    "another letter": (lambda sealed: sealed[:-3] + b"AAA", "was changed"),
+    "cut": (lambda sealed: sealed[:20], "was changed"),
+    "nothing": (lambda sealed: b"", "not in the ring"),
+    "another key": (lambda sealed: b"00000000" + sealed[8:], "the key 00000000 .* not in the ring"),
+    "plain text": (lambda sealed: b"password", "not in the ring"),
+    "no text": (lambda sealed: b"\xff\xfe\x00", r"the key \? "),
+    "too much": (lambda sealed: sealed + b"A" * 300_000, "was changed"),
+}
+
+
+@pytest.mark.parametrize(("tamper", "says"), TAMPERED.values(), ids=TAMPERED)
+async def test_what_was_tampered_with_is_told_by_name(
+    vault: Vault, records: MemoryRecords, tamper: Tampering, says: str
+) -> None:
+    """It opens as nothing, and the others go on."""
+    await vault.put("acme", "API_KEY", VALUE)
+    await vault.put("acme", "OTHER", VALUE)
+    entries = records.of("acme").entries(SUBJECT)
+    entry = await entries.get("API_KEY")
+    assert entry is not None
+    await entries.put("API_KEY", tamper(entry.value), now=0.0)
+
+    with pytest.raises(Unreadable, match=f"API_KEY .*{says}"):
+        await vault.get("acme", "API_KEY")
+    assert await vault.all("acme") == {"OTHER": VALUE}
+    assert [row.unreadable is None for row in await vault.rows("acme")] == [False, True]
+
+
+MOVED = {
+    "to another tenant": ("globex", "API_KEY"),
+    "to another name": ("acme", "OTHER"),
+    "to both": ("globex", "OTHER"),
+}
+
+
+@pytest.mark.parametrize(("tenant", "name"), MOVED.values(), ids=MOVED)
+async def test_a_row_that_was_moved_does_not_open(
+    vault: Vault, records: MemoryRecords, tenant: str, name: str
+) -> None:
+    """Whoever can write to the database cannot hand one tenant's secret to another."""
+    await vault.put("acme", "API_KEY", VALUE)
+    entry = await records.of("acme").entries(SUBJECT).get("API_KEY")
+    assert entry is not None
+    await records.of(tenant).entries(SUBJECT).put(name, entry.value, now=0.0)
+
+    with pytest.raises(Unreadable, match="another place"):
+        await vault.get(tenant, name)
+
+
+async def test_secrets_outlive_rotations_of_the_ring(
+    records: MemoryRecords, tmp_path: Path
+) -> None:
+    """Old ones open, new ones use the new key; sealed anew, they need no older key."""
+    path = tmp_path / "ring.json"
+    first = create(path)
+    await Vault(records, KeyRing.load(f"file:{path}")).put("acme", "OLD", VALUE)
+    await Vault(records, KeyRing.load(f"file:{path}")).put("globex", "inner_one", VALUE)
+    second = rotate(path, keep=1)
+    vault = Vault(records, KeyRing.load(f"file:{path}"))
+    await vault.put("acme", "NEW", VALUE)
+    before = await vault.rows("acme")
+
+    assert [(row.name, row.key_id) for row in before] == [("NEW", second), ("OLD", first)]
+    assert await vault.get("acme", "OLD") == VALUE
+
+    done = await vault.reseal()
+    assert (done.sealed, done.current, done.unreadable) == (2, 1, ())
+    assert (await vault.reseal()).sealed == 0
+    after = await vault.rows("acme")
+    assert {row.key_id for row in after} == {second}
+    assert [row.changed_at for row in after] == [row.changed_at for row in before]
+
+    rotate(path, keep=1)
+    vault = Vault(records, KeyRing.load(f"file:{path}"))
+    assert set(await vault.all("acme")) == {"OLD", "NEW"}
+    assert await vault.get("globex", "inner_one") == VALUE
+
+
+async def test_a_secret_whose_key_is_gone_is_told_by_name(
+    records: MemoryRecords, tmp_path: Path
+) -> None:
+    """Sealing anew reports it and does the rest; setting it again mends it."""
+    path = tmp_path / "ring.json"
+    gone = create(path)
+    await Vault(records, KeyRing.load(f"file:{path}")).put("acme", "LOST", VALUE)
+    rotate(path, keep=1)
+    await Vault(records, KeyRing.load(f"file:{path}")).put("acme", "KEPT", VALUE)
+    rotate(path, keep=1)
+    vault = Vault(records, KeyRing.load(f"file:{path}"))
+
+    done = await vault.reseal()
+
+    ((tenant, told),) = done.unreadable
+    assert (done.sealed, tenant) == (1, "acme")
+    assert (
+        told
+        == f"the secret LOST cannot be opened: the key {gone} that sealed it is not in the ring"
+    )
+    await vault.put("acme", "LOST", VALUE + "2")
+    assert (await vault.reseal()).unreadable == ()
+
+
+async def test_sealing_anew_does_not_undo_a_change(
+    records: MemoryRecords, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A secret that is set in the middle of it has the value that was set."""
+    path = tmp_path / "ring.json"
+    create(path)
+    vault = Vault(records, KeyRing.load(f"file:{path}"))
+    await vault.put("acme", "API_KEY", VALUE)
+    rotate(path, keep=1)
+    vault.keyring.reread()
+    seal = vault.keyring.seal
+
+    def interrupted(purpose: str, payload: bytes, *, context: bytes = b"") -> str:
+        monkeypatch.setattr(vault.keyring, "seal", seal)
+        meanwhile = seal(purpose, b"set meanwhile", context=context).encode()
+        entries = records.of("acme").entries(SUBJECT)
+        entry = entries._held["API_KEY"]
+        entries._held["API_KEY"] = type(entry)(
+            key="API_KEY", value=meanwhile, revision=entry.revision + 1, updated_at=5.0
+        )
+        return seal(purpose, payload, context=context)
+
+    monkeypatch.setattr(vault.keyring, "seal", interrupted)
+
+    await vault.reseal()
+    assert await vault.get("acme", "API_KEY") == "set meanwhile"
