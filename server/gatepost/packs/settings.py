@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from gatepost.packs.calendar.settings import CalendarSettings
 from gatepost.packs.git.settings import GitSettings
 from gatepost.packs.gitlab.settings import GitlabSettings
 from gatepost.packs.ssh.settings import SshSettings
@@ -15,11 +16,12 @@ from gatepost.packs.vault.settings import VaultSettings
 class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tables of all packs."""
 
+    """Where the vault of `vault_read` and its kin is."""
+    calendar: CalendarSettings = CalendarSettings()
     git: GitSettings = GitSettings()
     gitlab: GitlabSettings = GitlabSettings()
     ssh: SshSettings = SshSettings()
     vault: VaultSettings = VaultSettings()
-    """Where the vault of `vault_read` and its kin is."""
 
     def tables(self) -> Iterator[tuple[str, PackSettings]]:
         """Each by its pack's name."""
