@@ -16,7 +16,6 @@ from gatepost.packs.vault.settings import VaultSettings
 class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tables of all packs."""
 
-    """Where the vault of `vault_read` and its kin is."""
     calendar: CalendarSettings = CalendarSettings()
     git: GitSettings = GitSettings()
     gitlab: GitlabSettings = GitlabSettings()
