@@ -11,6 +11,7 @@ class BuiltIn(NamedTuple):
 
 
 BUILT_IN: dict[str, BuiltIn] = {
+    "calendar": BuiltIn("gatepost.packs.calendar.tools", "calendar"),
     "demo": BuiltIn("gatepost.packs.demo"),
     "filesystem": BuiltIn("gatepost.packs.filesystem"),
     "git": BuiltIn("gatepost.packs.git.tools"),

@@ -5,6 +5,7 @@ from typing import Any
 
 import msgspec
 
+from gatepost.packs.calendar.settings import CalendarSettings
 from gatepost.packs.git.settings import GitSettings
 from gatepost.packs.gitlab.settings import GitlabSettings
 from gatepost.packs.openapi.settings import OpenapiSettings
@@ -17,6 +18,7 @@ from gatepost.packs.web.settings import WebSettings
 class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tables of all packs."""
 
+    calendar: CalendarSettings = CalendarSettings()
     git: GitSettings = GitSettings()
     gitlab: GitlabSettings = GitlabSettings()
     openapi: OpenapiSettings = OpenapiSettings()
