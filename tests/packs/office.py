@@ -94,7 +94,7 @@ def scopes_of(packs: list[str]) -> list[str]:
 
 
 @contextmanager
-def open_office(folder: Path, packs: list[str], **settings: Any) -> Iterator[Office]:
+def open_office(folder: Path, packs: list[str], /, **settings: Any) -> Iterator[Office]:
     """A server with these packs, whose tenants are made by use; *settings* as in `house`."""
     root = folder / "workspaces"
     usual: dict[str, Any] = {

@@ -15,5 +15,6 @@ BUILT_IN: dict[str, BuiltIn] = {
     "filesystem": BuiltIn("gatepost.packs.filesystem"),
     "gitlab": BuiltIn("gatepost.packs.gitlab.tools"),
     "memory": BuiltIn("gatepost.packs.memory"),
+    "scripts": BuiltIn("gatepost.packs.scripts.tools", extra="scripts"),
     "workspace": BuiltIn("gatepost.packs.workspace"),
 }

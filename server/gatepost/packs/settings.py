@@ -6,6 +6,7 @@ from typing import Any
 import msgspec
 
 from gatepost.packs.gitlab.settings import GitlabSettings
+from gatepost.packs.scripts.settings import ScriptsSettings
 from gatepost.packs.table import PackSettings
 
 
@@ -13,6 +14,7 @@ class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The tables of all packs."""
 
     gitlab: GitlabSettings = GitlabSettings()
+    scripts: ScriptsSettings = ScriptsSettings()
 
     def tables(self) -> Iterator[tuple[str, PackSettings]]:
         """Each by its pack's name."""
