@@ -17,6 +17,7 @@ from gatepost.tools.api import Call, CallContext, Failure, Outcome, ToolFailure
 from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost.tools.registry import Unknown
 from gatepost.tools.surroundings import Outbound, Sealed
+from gatepost_authz.config import Network
 
 T = TypeVar("T")
 
@@ -38,7 +39,10 @@ class Lending:
         outbound: Client,
         run: Callable[[Call], Awaitable[Outcome]],
     ) -> None:
-        self._settings: Mapping[type[Any], Any] = packs.by_type()
+        self._settings: Mapping[type[Any], Any] = {
+            **packs.by_type(),
+            Network: outbound.network,
+        }
         self._records = records
         self._secrets = secrets
         self._outbound = outbound

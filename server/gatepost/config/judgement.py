@@ -7,7 +7,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gatepost.config import places, stdio, storage
+from gatepost.config import places, programs, stdio, storage
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing, KeyRingError
@@ -40,6 +40,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from _secrets(config)
     yield from places.problems(config)
     yield from storage.problems(config)
+    yield from programs.problems(config)
     yield from _listen(config)
     yield from _tls(config)
     yield from _mode(config)

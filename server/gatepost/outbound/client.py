@@ -3,7 +3,7 @@
 import asyncio
 import re
 import ssl
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import metadata
 from typing import Unpack
@@ -18,6 +18,7 @@ from gatepost.outbound.failure import (
     too_late,
 )
 from gatepost.outbound.lines import Lines
+from gatepost.outbound.lookup import checked
 from gatepost.outbound.redirect import STATUSES, following, place
 from gatepost.outbound.request import CORRELATION, OPEN, Draft, drafted, plain
 from gatepost.tools.api import ToolFailure
@@ -52,6 +53,7 @@ class Client:
     ) -> None:
         self._tls = tls
         self.resolver = resolver
+        self.lookups = resolver or SystemResolver(LOOKUPS)
         self._retiring: dict[Lines, asyncio.Task[None]] = {}
         self._take_up(network)
 
@@ -83,6 +85,11 @@ class Client:
         """HTTP for one call of *tenant*."""
         return Sender(self, tenant, correlation)
 
+    @property
+    def network(self) -> Network:
+        """The settings that are in force."""
+        return self._network
+
     async def aclose(self) -> None:
         """Close every connection."""
         for lines in (*self._retiring, self.lines):
@@ -95,6 +102,7 @@ class Sender:
 
     def __init__(self, client: Client, tenant: str, correlation: str | None) -> None:
         self._reach, self._lines = client.reach, client.lines
+        self._lookups = client.lookups
         self._tenant = tenant
         self._ours = {"user-agent": AGENT, "accept": "*/*", "accept-encoding": "gzip, deflate"}
         if correlation is not None and VISIBLE.fullmatch(correlation):
@@ -126,6 +134,10 @@ class Sender:
         except TimeoutError:
             raise too_late(httpx2.URL(draft.url).host, draft.method) from None
         raise AssertionError("the last hop answers a Reply")
+
+    async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
+        """See `Outbound`."""
+        return await checked(self._reach, self._lookups, scheme, host, port)
 
     async def _hop(
         self, draft: Draft, follows: bool, timeout_s: float, max_bytes: int

@@ -13,8 +13,11 @@ class BuiltIn(NamedTuple):
 BUILT_IN: dict[str, BuiltIn] = {
     "demo": BuiltIn("gatepost.packs.demo"),
     "filesystem": BuiltIn("gatepost.packs.filesystem"),
+    "git": BuiltIn("gatepost.packs.git.tools"),
     "gitlab": BuiltIn("gatepost.packs.gitlab.tools"),
     "memory": BuiltIn("gatepost.packs.memory"),
     "scripts": BuiltIn("gatepost.packs.scripts.tools", extra="scripts"),
+    "ssh": BuiltIn("gatepost.packs.ssh.tools"),
+    "vault": BuiltIn("gatepost.packs.vault.tools"),
     "workspace": BuiltIn("gatepost.packs.workspace"),
 }

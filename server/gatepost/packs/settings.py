@@ -5,16 +5,23 @@ from typing import Any
 
 import msgspec
 
+from gatepost.packs.git.settings import GitSettings
 from gatepost.packs.gitlab.settings import GitlabSettings
 from gatepost.packs.scripts.settings import ScriptsSettings
+from gatepost.packs.ssh.settings import SshSettings
 from gatepost.packs.table import PackSettings
+from gatepost.packs.vault.settings import VaultSettings
 
 
 class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tables of all packs."""
 
+    git: GitSettings = GitSettings()
     gitlab: GitlabSettings = GitlabSettings()
     scripts: ScriptsSettings = ScriptsSettings()
+    ssh: SshSettings = SshSettings()
+    vault: VaultSettings = VaultSettings()
+    """Where the vault of `vault_read` and its kin is."""
 
     def tables(self) -> Iterator[tuple[str, PackSettings]]:
         """Each by its pack's name."""

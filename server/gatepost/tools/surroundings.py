@@ -1,10 +1,13 @@
 """What a tool may use beside its arguments: the tenant's files and secrets, HTTP, its settings."""
 
-from collections.abc import Mapping, Sequence
+import threading
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
-from typing import Any, Literal, Protocol, TypedDict, Unpack
+from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack
 
 import msgspec
+
+T = TypeVar("T")
 
 Listed = Literal["tools", "resources", "prompts"]
 """The lists that clients read and may be told about."""
@@ -34,6 +37,8 @@ class Item(msgspec.Struct, frozen=True):
     """In bytes; 0 for what is no file."""
     modified: float
     """Seconds since the epoch."""
+    stamp: tuple[int, ...] = ()
+    """Differs once it was changed or replaced, unless twice within one tick of the clock."""
 
 
 class Listing(msgspec.Struct, frozen=True):
@@ -50,6 +55,16 @@ class Head(msgspec.Struct, frozen=True):
     data: bytes
     size: int
     """Of the whole file, in bytes."""
+
+
+class Edited(msgspec.Struct, frozen=True):
+    """A file after a change."""
+
+    path: str
+    """As tools show it."""
+    size: int
+    """In bytes."""
+    is_new: bool
 
 
 class Usage(msgspec.Struct, frozen=True):
@@ -86,8 +101,31 @@ class Workspace(Protocol):
     async def files(self, *, limit: int) -> list[File]:
         """The files there are, sorted by path; at most *limit* of them."""
 
-    async def entries(self, path: str = ".", *, recursive: bool = False, limit: int) -> Listing:
-        """What is in a folder; with *recursive* also in all below it."""
+    async def heads(self, paths: Sequence[str], *, limit: int) -> list[Head | None]:
+        """The same of many files at once; None for what cannot be read."""
+
+    async def edit(
+        self, path: str, change: Callable[[bytes | None], bytes], *, limit: int
+    ) -> Edited:
+        """
+        Replace a file by what *change* makes of it (of None: there is none), or begin one.
+
+        Nobody else changes it meanwhile. *change* runs in a thread, and may raise ToolFailure;
+        a file of more than *limit* bytes is not taken.
+        """
+
+    async def entries(
+        self,
+        path: str = ".",
+        *,
+        recursive: bool = False,
+        hidden: bool = True,
+        limit: int,
+    ) -> Listing:
+        """
+        What is in a folder; with *recursive* also in all below it, without *hidden* nothing whose
+        name begins with a dot.
+        """
 
     async def stat(self, path: str) -> Item:
         """What stands at a path."""
@@ -116,6 +154,20 @@ class Workspace(Protocol):
         A directory of the tenant beside its workspace, for what a pack keeps.
 
         No path of the workspace leads there; the quota is one for all. *name* is the pack's own.
+        """
+
+    def folder(self, path: str, shown: str) -> "Workspace":
+        """
+        A folder of the workspace as one of its own: no path leads out of it, and tools show its
+        paths behind *shown* (`/name/`), which they may also be written with.
+        """
+
+    async def apart(self, work: Callable[[Path, threading.Event], T]) -> T:
+        """
+        Do blocking *work* in a thread, in a directory where no path of a tool leads and that does
+        not count: for what can be made again from the files, and may be gone at any time.
+
+        The event is set when nobody waits any more.
         """
 
 
@@ -219,3 +271,10 @@ class Outbound(Protocol):
 
     async def send(self, method: str, url: str, **options: Unpack[Sending]) -> Reply:
         """Send one request, with the call's correlation id, and read its answer."""
+
+    async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
+        """
+        Where a program may connect to that speaks to *host* by itself (`https`, `http`, `ssh`).
+
+        The program must be told to use these and to ask nobody; ToolFailure as for `send`.
+        """

@@ -24,29 +24,29 @@ PARTIAL = re.compile(r"\.[0-9a-f]{16}\.partial", re.IGNORECASE)
 """What is being written or removed; no path may name it, and no list shows it."""
 
 
-def parts_of(path: str) -> tuple[str, ...]:
+def parts_of(path: str, root: str = SHOWN_ROOT) -> tuple[str, ...]:
     """
-    The names in a tool's path; ToolFailure when it is not one inside the workspace.
+    The names in a tool's path; ToolFailure when it is not one inside what is shown as *root*.
 
     Absolute paths, `..`, empty names, control and reordering characters, what UTF-8 cannot encode
     and what is too long are refused rather than repaired: a repaired path is not the one that was
     approved.
     """
-    relative = path.removeprefix(SHOWN_ROOT)
-    problem = problem_of(relative)
+    relative = path.removeprefix(root)
+    problem = problem_of(relative, root)
     if problem:
         raise ToolFailure("validation", f"The path {problem}.", field="path")
     return tuple(relative.split("/"))
 
 
-def written_of(path: str) -> tuple[str, ...]:
+def written_of(path: str, root: str = SHOWN_ROOT) -> tuple[str, ...]:
     """
     The same for a path that is written to.
 
     What git reads of a repository's own folder makes it run programs (hooks, filters, monitors),
     so nothing but git itself writes there.
     """
-    parts = parts_of(path)
+    parts = parts_of(path, root)
     if any(is_repository(name) for name in parts):
         message = (
             "The path leads into a git repository's own folder (.git), which only git itself "
@@ -67,18 +67,18 @@ def is_repository(name: str) -> bool:
     return bool(REPOSITORY.fullmatch(seen.rstrip(". ").casefold()))
 
 
-def folder_of(path: str) -> tuple[str, ...]:
+def folder_of(path: str, root: str = SHOWN_ROOT) -> tuple[str, ...]:
     """
     The same for a path that may name the whole workspace (`.`, `/workspace`, `/workspace/`).
 
     A folder may end in one `/`, as people write it.
     """
-    if path in (".", "./", SHOWN_ROOT, SHOWN_ROOT[:-1]):
+    if path in (".", "./", root, root[:-1]):
         return ()
-    return parts_of(path.removesuffix("/") if len(path) > 1 else path)
+    return parts_of(path.removesuffix("/") if len(path) > 1 else path, root)
 
 
-def problem_of(path: str) -> str | None:
+def problem_of(path: str, root: str = SHOWN_ROOT) -> str | None:
     """What is wrong with a relative path, as the end of a sentence about it."""
     try:
         size = len(path.encode())
@@ -86,7 +86,7 @@ def problem_of(path: str) -> str | None:
         return "is not valid text: it holds half a character"
     names = path.split("/")
     return (
-        _way_out(path, names)
+        _way_out(path, names, root)
         or _odd_character(path)
         or _length(size, names)
         or ("is a name that the workspace keeps for itself" if _is_kept(names) else None)
@@ -98,11 +98,11 @@ def partial_name() -> str:
     return f".{secrets.token_hex(8)}.partial"
 
 
-def _way_out(path: str, names: list[str]) -> str | None:
+def _way_out(path: str, names: list[str], root: str) -> str | None:
     if not path:
         return "is empty: name a file, for example `notes.md`"
     if path.startswith("/"):
-        return f"leads out of the workspace: it must be relative, or start with {SHOWN_ROOT}"
+        return f"leads out of the workspace: it must be relative, or start with {root}"
     if ".." in names:
         return "leads out of the workspace: it must not hold `..`"
     if any(name in ("", ".") for name in names):
@@ -111,6 +111,8 @@ def _way_out(path: str, names: list[str]) -> str | None:
 
 
 def _odd_character(path: str) -> str | None:
+    if path.isascii() and path.isprintable():
+        return None  # decided at once: lists ask this for every name in them
     if any(
         unicodedata.category(character) in CONTROLS or unicodedata.bidirectional(character) in BIDI
         for character in path
@@ -120,7 +122,8 @@ def _odd_character(path: str) -> str | None:
 
 
 def _length(size: int, names: list[str]) -> str | None:
-    if size > PATH_BYTES or len(names) > DEPTH or any(len(n.encode()) > NAME_BYTES for n in names):
+    long = size > NAME_BYTES and any(len(name.encode()) > NAME_BYTES for name in names)
+    if size > PATH_BYTES or len(names) > DEPTH or long:
         return (
             f"is too long: at most {PATH_BYTES} bytes, {NAME_BYTES} for each name, "
             f"and {DEPTH} names"

@@ -5,23 +5,25 @@ import contextlib
 import os
 import re
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor, ThreadPoolExecutor
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gatepost.tools.api import ToolFailure
-from gatepost.tools.surroundings import File, Head, Item, Listing, Usage
-from gatepost.workspace.ledger import DEFAULT_QUOTA, Ledger, Quota, Tally
+from gatepost.tools.surroundings import Edited, File, Head, Item, Listing, Usage
+from gatepost.workspace.ledger import DEFAULT_QUOTA, Ledger, Quota, Stopped, Tally
 from gatepost.workspace.path import SHOWN_ROOT, folder_of, parts_of, written_of
-from gatepost.workspace.resolver import DIRECTORY, Resolver, resolver_of
-from gatepost.workspace.tree import Tree
+from gatepost.workspace.resolver import DIRECTORY, Resolver, place_of, resolver_of
+from gatepost.workspace.tree import Parts, Tree
 
 T = TypeVar("T")
 
 PRIVATE = ".gatepost"
 """What lies beside the tenants' directories; no tenant's id begins with a dot."""
 LEDGER = ".usage"
+APART = ".made"
+"""What a tenant's packs can make again; not counted, so no area's name."""
 
 AREA = re.compile(r"[a-z]{1,32}", re.ASCII)
 
@@ -117,20 +119,37 @@ class Home:
         async with self._changes:
             return await self.run(counted)
 
+    def apart(self) -> Path:
+        """Where packs keep what they can make again, for those who must open it by its path."""
+        handle = self._folder((PRIVATE, self.tenant, APART))
+        try:
+            return Path(place_of(handle))
+        finally:
+            os.close(handle)
+
     def _opened(self) -> int:
         """The ledger's own handle: each change has another, so that they exclude one another."""
+        handle = self._folder((PRIVATE, self.tenant))
+        try:
+            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
+            return os.open(LEDGER, flags, 0o600, dir_fd=handle)
+        finally:
+            os.close(handle)
+
+    def _folder(self, names: Sequence[str]) -> int:
+        """A handle of the folder, made where it is missing; no link is followed to it."""
         handle = os.dup(self.root)
         try:
-            for name in (PRIVATE, self.tenant):
+            for name in names:
                 with contextlib.suppress(FileExistsError):
                     os.mkdir(name, 0o700, dir_fd=handle)
                 below = self.resolver.open(handle, (name,), DIRECTORY)
                 os.close(handle)
                 handle = below
-            flags = os.O_RDWR | os.O_CREAT | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC
-            return os.open(LEDGER, flags, 0o600, dir_fd=handle)
-        finally:
+        except OSError:
             os.close(handle)
+            raise
+        return handle
 
     def _count(self) -> Usage:
         handle = self.resolver.open(self.root, (PRIVATE, self.tenant), DIRECTORY)
@@ -156,15 +175,14 @@ class TenantWorkspace:
     An area of it has paths without the `/workspace/` before them.
     """
 
-    __slots__ = ("_home", "_tree")
+    __slots__ = ("_home", "_shown", "_tree")
 
     def __init__(
-        self, root: int, tenant: str, *, home: Home | None = None, area: str | None = None
+        self, root: int, tenant: str, *, home: Home | None = None, tree: Tree | None = None
     ) -> None:
         self._home = home or Home(root, tenant)
-        base = (tenant,) if area is None else (PRIVATE, tenant, area)
-        shown = SHOWN_ROOT if area is None else ""
-        self._tree = Tree(root, base, self._home.resolver, shown)
+        self._tree = tree or Tree(root, (tenant,), self._home.resolver, SHOWN_ROOT)
+        self._shown = self._tree.shown or SHOWN_ROOT
 
     async def write(self, path: str, data: bytes, *, mkdirs: bool = True) -> str:
         """
@@ -172,7 +190,7 @@ class TenantWorkspace:
 
         Answers the path as tools show it.
         """
-        parts, tree = written_of(path), self._tree
+        parts, tree = self._written(path), self._tree
         await self._home.change(
             lambda tally, stop: tree.write(parts, data, tally, stop, mkdirs=mkdirs)
         )
@@ -180,7 +198,7 @@ class TenantWorkspace:
 
     async def write_new(self, path: str, data: bytes) -> bool:
         """Write a whole file unless there is one; of all who try at once, one does."""
-        parts, tree = written_of(path), self._tree
+        parts, tree = self._written(path), self._tree
 
         def write(tally: Tally, stop: threading.Event) -> bool:
             # Every process that writes waits for the same lock.
@@ -193,25 +211,49 @@ class TenantWorkspace:
 
     async def append(self, path: str, data: bytes, *, mkdirs: bool = True) -> int:
         """Add to a file by replacing it with a longer one; answers its size now."""
-        parts, tree = written_of(path), self._tree
+        parts, tree = self._written(path), self._tree
         return await self._home.change(
             lambda tally, stop: tree.write(parts, data, tally, stop, mkdirs=mkdirs, append=True)
         )
 
+    async def edit(
+        self, path: str, change: Callable[[bytes | None], bytes], *, limit: int
+    ) -> Edited:
+        """Replace a file by what *change* makes of it, while nobody else changes it."""
+        parts, tree = self._written(path), self._tree
+        size, is_new = await self._home.change(
+            lambda tally, stop: tree.edit(parts, change, tally, stop, limit=limit)
+        )
+        return Edited(tree.shown + "/".join(parts), size, is_new)
+
     async def read(self, path: str, *, limit: int) -> bytes:
         """Read a file of at most *limit* bytes; ToolFailure when it is missing or larger."""
-        parts = parts_of(path)
+        parts = self._parts(path)
         head = await self._home.run(lambda _: self._tree.read(parts, limit))
         if head.size > limit:
-            shown = self._tree.shown + "/".join(parts)
-            message = f"{shown} is larger than the {limit} bytes allowed."
-            raise ToolFailure("validation", message, field="path")
+            raise self._tree.too_large(parts, limit)
         return head.data
 
     async def head(self, path: str, *, limit: int) -> Head:
         """Read the first *limit* bytes of a file; ToolFailure when it is missing."""
-        parts = parts_of(path)
+        parts = self._parts(path)
         return await self._home.run(lambda _: self._tree.read(parts, limit))
+
+    async def heads(self, paths: Sequence[str], *, limit: int) -> list[Head | None]:
+        """The first *limit* bytes of each file that can be read."""
+
+        def read(stop: threading.Event) -> list[Head | None]:
+            found: list[Head | None] = []
+            for path in paths:
+                head = None
+                with contextlib.suppress(ToolFailure):
+                    head = self._tree.read(self._parts(path), limit)
+                found.append(head)
+                if stop.is_set():
+                    raise Stopped
+            return found
+
+        return await self._home.run(read)
 
     async def files(self, *, limit: int) -> list[File]:
         """
@@ -224,25 +266,29 @@ class TenantWorkspace:
         )
         return [File(item.path, item.size, item.modified) for item in listing.items]
 
-    async def entries(self, path: str = ".", *, recursive: bool = False, limit: int) -> Listing:
+    async def entries(
+        self, path: str = ".", *, recursive: bool = False, hidden: bool = True, limit: int
+    ) -> Listing:
         """What is in a folder, sorted by path; ToolFailure when there is none."""
-        parts = folder_of(path)
-        return await self._home.run(lambda _: self._tree.entries(parts, limit, recursive=recursive))
+        parts = folder_of(path, self._shown)
+        return await self._home.run(
+            lambda _: self._tree.entries(parts, limit, recursive=recursive, hidden=hidden)
+        )
 
     async def stat(self, path: str) -> Item:
         """What stands at a path; ToolFailure when nothing does."""
-        parts = parts_of(path)
+        parts = self._parts(path)
         return await self._home.run(lambda _: self._tree.status(parts))
 
     async def make_folder(self, path: str) -> str:
         """Make a folder, and those above it; answers its path as tools show it."""
-        parts = written_of(path.removesuffix("/"))
+        parts = self._written(path.removesuffix("/"))
         await self._home.change(lambda tally, _: self._tree.make(parts, tally))
         return self._tree.shown + "/".join(parts)
 
     async def delete(self, path: str, *, recursive: bool = False) -> bool:
         """Remove a file, or with *recursive* a folder; whether there was anything."""
-        parts = folder_of(path)
+        parts = folder_of(path, self._shown)
         if not parts:
             message = "The workspace itself cannot be deleted; name what is in it."
             raise ToolFailure("validation", message, field="path")
@@ -268,4 +314,23 @@ class TenantWorkspace:
         """A directory of the tenant beside this one; ValueError unless *name* is lower-case."""
         if not AREA.fullmatch(name):
             raise ValueError(f"{name!r} is no name of an area: a to z, at most 32")
-        return TenantWorkspace(self._home.root, self._home.tenant, home=self._home, area=name)
+        return self._within((PRIVATE, self._home.tenant, name), "", ())
+
+    def folder(self, path: str, shown: str) -> "TenantWorkspace":
+        """A folder of the workspace as one of its own, shown as *shown*."""
+        return self._within((self._home.tenant,), shown, folder_of(path))
+
+    async def apart(self, work: Callable[[Path, threading.Event], T]) -> T:
+        """Do blocking work beside the workspace, on what can be made again."""
+        return await self._home.run(lambda stop: work(self._home.apart(), stop))
+
+    def _within(self, base: Parts, shown: str, folder: Parts) -> "TenantWorkspace":
+        home = self._home
+        tree = Tree(home.root, base, home.resolver, shown, folder=folder)
+        return TenantWorkspace(home.root, home.tenant, home=home, tree=tree)
+
+    def _parts(self, path: str) -> Parts:
+        return parts_of(path, self._shown)
+
+    def _written(self, path: str) -> Parts:
+        return written_of(path, self._shown)

@@ -5,7 +5,7 @@ import os
 import stat
 import threading
 from collections import deque
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 from gatepost.tools.api import ToolFailure
@@ -42,12 +42,16 @@ class Tree:
     """
     One directory below the root of all tenants, made when something is first written.
 
-    *base* leads to it from *root*; *shown* is what tools put before its paths.
+    *base* leads to it from *root*, and *folder* on from there to the part of it that is meant;
+    *shown* is what tools put before its paths.
     """
 
-    def __init__(self, root: int, base: Parts, resolver: Resolver, shown: str) -> None:
+    def __init__(
+        self, root: int, base: Parts, resolver: Resolver, shown: str, *, folder: Parts = ()
+    ) -> None:
         self._root = root
-        self._base = base
+        self._base = (*base, *folder)
+        self._uncounted = len(base)
         self._resolver = resolver
         self.shown = shown
 
@@ -87,6 +91,32 @@ class Tree:
                 tally.add(bytes=size - before, files=int(old is None))
                 os.fsync(folder)
             return size
+
+    def edit(
+        self,
+        parts: Parts,
+        change: Callable[[bytes | None], bytes],
+        tally: Tally,
+        stop: threading.Event,
+        *,
+        limit: int,
+    ) -> tuple[int, bool]:
+        """Replace a file by what is made of it; its size now, and whether it is new."""
+        old: bytes | None = None
+        try:
+            head = self.read(parts, limit)
+            if head.size > limit:
+                raise self.too_large(parts, limit)
+            old = head.data
+        except _Missing:
+            pass
+        size = self.write(parts, change(old), tally, stop, mkdirs=True)
+        return size, old is None
+
+    def too_large(self, parts: Parts, limit: int) -> ToolFailure:
+        """What to say of a file that has more than *limit* bytes."""
+        message = f"{self._show(parts)} is larger than the {limit} bytes allowed."
+        return ToolFailure("validation", message, field="path")
 
     def make(self, parts: Parts, tally: Tally) -> None:
         """Make a folder and those above it."""
@@ -134,13 +164,19 @@ class Tree:
             return _item(parts, found)
 
     def entries(
-        self, parts: Parts, limit: int, *, recursive: bool, files_only: bool = False
+        self,
+        parts: Parts,
+        limit: int,
+        *,
+        recursive: bool,
+        files_only: bool = False,
+        hidden: bool = True,
     ) -> Listing:
         """
         At most *limit* of what is below a folder: all of a folder before what is deeper.
 
-        What is being written and what no path could name are left out. The same tree gives the
-        same list.
+        What is being written and what no path could name are left out, and so is, without
+        *hidden*, whatever begins with a dot. The same tree gives the same list.
         """
         items: list[Item] = []
         todo = deque([parts])
@@ -148,7 +184,7 @@ class Tree:
             folder = todo.popleft()
             try:
                 with self._explained(folder):
-                    below = self._entries(folder)
+                    below = self._entries(folder, hidden=hidden)
             except ToolFailure:
                 if folder == parts and parts:
                     raise
@@ -182,12 +218,12 @@ class Tree:
                     raise
         return Usage(size, files)
 
-    def _entries(self, parts: Parts) -> list[Item]:
+    def _entries(self, parts: Parts, *, hidden: bool) -> list[Item]:
         found: list[Item] = []
         with self._folder(parts) as folder:
             for name in sorted(os.listdir(folder)):
                 path = (*parts, name)
-                if problem_of("/".join(path)) is not None:
+                if (name.startswith(".") and not hidden) or problem_of("/".join(path)) is not None:
                     continue
                 if (status := _look(name, folder)) is not None:
                     found.append(_item(path, status))
@@ -229,7 +265,7 @@ class Tree:
                 except FileExistsError:
                     pass
                 else:
-                    tally.add(bytes=0, files=int(at >= len(self._base)))
+                    tally.add(bytes=0, files=int(at >= self._uncounted))
                     os.fsync(handle)
                 below = self._resolver.open(handle, (name,), DIRECTORY)
                 os.close(handle)
@@ -239,14 +275,15 @@ class Tree:
             os.close(handle)
 
     def _missing(self, parts: Parts) -> int:
-        """How many of the folders are not there."""
+        """How many of the folders are not there, those that lead to the meant one included."""
+        inner = len(self._base) - self._uncounted
         for there in range(len(parts), -1, -1):
             try:
                 with self._folder(parts[:there]):
                     return len(parts) - there
             except FileNotFoundError:
                 continue
-        return len(parts)
+        return len(parts) + inner
 
     def _status(self, parts: Parts) -> os.stat_result | None:
         try:
@@ -348,4 +385,5 @@ def _item(parts: Parts, status: os.stat_result) -> Item:
     elif stat.S_ISLNK(status.st_mode):
         kind = "link"
     size = status.st_size if kind == "file" else 0
-    return Item("/".join(parts), kind, size, status.st_mtime)
+    stamp = (status.st_ino, size, status.st_mtime_ns, status.st_ctime_ns)
+    return Item("/".join(parts), kind, size, status.st_mtime, stamp)

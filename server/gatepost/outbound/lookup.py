@@ -1,0 +1,47 @@
+"""Addresses for programs that connect by themselves: checked here, never looked up again there."""
+
+from collections.abc import Sequence
+from ipaddress import ip_address
+
+from gatepost.tools.api import ToolFailure
+from gatepost_authz.addresses import BAD_PORTS, authority_problem, literal, parted
+from gatepost_authz.pinning import Resolver, alternated
+from gatepost_authz.reach import ToolReach
+
+USUAL = {"https": 443, "http": 80, "ssh": 22}
+
+
+async def checked(
+    reach: ToolReach, resolver: Resolver, scheme: str, host: str, port: int
+) -> Sequence[str]:
+    """
+    A few addresses of *host*, all of which may be connected to; see `Outbound.addresses`.
+
+    One bad address among good ones is refused too: it is what a name that was set up against us
+    looks like.
+    """
+    allowed = reach.allows(host, port)
+    if problem := authority_problem(parted(f"https://{host}/")):
+        raise ToolFailure("denied", f"{host} is not connected to: {problem}.")
+    if scheme == "http" and not allowed:
+        raise ToolFailure(
+            "denied", f"http://{host} is unencrypted and is not connected to: use https."
+        )
+    if port != USUAL[scheme] and not allowed and (port < 1024 or port in BAD_PORTS):
+        raise ToolFailure("denied", f"Port {port} of {host} belongs to another service.")
+    spelt = literal(host)
+    try:
+        found = [str(spelt)] if spelt is not None else await resolver(host, port)
+    except OSError:
+        found = []
+    if not found:
+        raise ToolFailure(
+            "upstream_unavailable", f"{host} has no address: the name may be wrong.", retry_after=10
+        )
+    if not all(reach.reachable(host, port, ip_address(one)) for one in found):
+        raise ToolFailure(
+            "denied",
+            f"{host} is at an address that is not on the internet, so tools may not reach it. The "
+            "operator can allow it by [network] allow_hosts.",
+        )
+    return alternated(found)

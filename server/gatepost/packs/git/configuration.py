@@ -1,0 +1,98 @@
+"""Reads a repository's own configuration, and takes it only as git itself writes it."""
+
+import re
+from collections.abc import Iterator, Mapping
+
+import msgspec
+
+from gatepost.packs.git.settle import MAY_SET, NAME
+from gatepost.packs.git.url import Remote, remote_of
+
+MOST_BYTES = 65_536
+
+SECTION = re.compile(r'\[(?P<name>[A-Za-z0-9-]+)(?: "(?P<sub>[^"\\\x00-\x1f]+)")?\]')
+# A line that ends in a backslash goes on in the next one: git would read a key where we do not.
+ENTRY = re.compile(
+    r"\t(?P<key>[A-Za-z][A-Za-z0-9-]*) =(?: (?P<value>[^\x00-\x1f\x7f]*[^\\\x00-\x1f\x7f]))?"
+)
+PLAIN = re.compile(r'[^"\\#;]*')
+
+ALSO = frozenset(
+    f"core.{name}"
+    for name in (*("filemode", "logallrefupdates", "ignorecase", "precomposeunicode", "symlinks"),)
+)
+"""What git writes into each repository."""
+OF_REMOTES = frozenset({"url", "pushurl", "fetch", "prune", "tagopt"})
+OF_BRANCHES = frozenset({"remote", "pushremote", "merge", "rebase"})
+MUST: Mapping[str, frozenset[str]] = {
+    "core.bare": frozenset({"false"}),
+    "core.repositoryformatversion": frozenset({"0", "1"}),
+    "extensions.objectformat": frozenset({"sha1", "sha256"}),
+    "extensions.refstorage": frozenset({"files", "reftable"}),
+}
+KNOWN = MAY_SET | ALSO | MUST.keys()
+
+
+class Configuration(msgspec.Struct, frozen=True):
+    """What matters of it here."""
+
+    remotes: Mapping[str, tuple[Remote, ...]]
+    """By their names."""
+    others: tuple[Remote, ...] = ()
+    """What branches name by URL."""
+
+
+class Unusable(Exception):
+    """The configuration may hold what would make git run or read something else."""
+
+
+def configuration_of(text: str) -> Configuration:
+    """
+    What *text* says; Unusable unless every line of it is harmless and beyond doubt.
+
+    A key that is not known here may name a program (`core.fsmonitor`), another repository
+    (`core.worktree`), a file (`include.path`) or an address (`url.….insteadOf`).
+    """
+    remotes: dict[str, list[Remote]] = {}
+    others: list[Remote] = []
+    for section, sub, key, value in _entries(text):
+        name = f"{section}.{key}"
+        if section == "remote" and sub is not None and key in OF_REMOTES:
+            found = remotes.setdefault(_named(sub), [])
+            if key in ("url", "pushurl"):
+                found.append(_remote(value))
+        elif section == "branch" and sub is not None and key in OF_BRANCHES:
+            if key.endswith("remote") and not NAME.fullmatch(value):
+                others.append(_remote(value))
+        elif sub is not None or name not in KNOWN:
+            raise Unusable(f"it sets {name}")
+        elif name in MUST and value not in MUST[name]:
+            raise Unusable(f"{name} is not {' or '.join(sorted(MUST[name]))}")
+    return Configuration({name: tuple(urls) for name, urls in remotes.items()}, tuple(others))
+
+
+def _entries(text: str) -> Iterator[tuple[str, str | None, str, str]]:
+    section: str | None = None
+    sub: str | None = None
+    for number, line in enumerate(text.split("\n"), 1):
+        if not line:
+            continue
+        if head := SECTION.fullmatch(line):
+            section, sub = head["name"].lower(), head["sub"]
+        elif (entry := ENTRY.fullmatch(line)) and section is not None:
+            yield section, sub, entry["key"].lower(), entry["value"] or ""
+        else:
+            raise Unusable(f"its line {number} is not as git writes it")
+
+
+def _named(name: str) -> str:
+    if not NAME.fullmatch(name):
+        raise Unusable("it has a remote of an odd name")
+    return name
+
+
+def _remote(url: str) -> Remote:
+    found = remote_of(url) if PLAIN.fullmatch(url) else None
+    if found is None:
+        raise Unusable("a remote's URL is not an https:// or SSH one")
+    return found

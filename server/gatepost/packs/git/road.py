@@ -1,0 +1,141 @@
+"""The way to other hosts: checked addresses, the tenant's key, and credentials that nobody sees."""
+
+import os
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from pathlib import Path
+
+import msgspec
+
+from gatepost.packs.git.environment import Ground, pinned, ssh_command, ssh_configuration
+from gatepost.packs.git.settings import GitSettings
+from gatepost.packs.git.url import USUAL_PORTS, Remote, Scheme
+from gatepost.packs.ssh.key import key_of
+from gatepost.packs.ssh.settings import SshSettings
+from gatepost.tools.api import CallContext, ToolFailure
+from gatepost_authz.config import Network
+
+TIMES = 8
+"""How often git may ask for the same credentials, one pipe's worth."""
+
+# Git runs it with a shell and its own verb at the end. `read` takes a pipe byte by byte, so that
+# what it leaves is there for the next who asks.
+HELPER = (
+    '!f() {{ test "$1" = get && IFS= read -r u <&{0} && IFS= read -r p <&{0} && '
+    'printf \'username=%s\\npassword=%s\\n\' "$u" "$p"; }}; f'
+)
+
+
+class Road(msgspec.Struct, frozen=True):
+    """What one command needs to reach its remotes, and nothing else."""
+
+    protocols: str = ""
+    settings: dict[str, str] = {}
+    ports: tuple[int, ...] = ()
+    env: dict[str, str] = {}
+    reads: tuple[str, ...] = ()
+    secrets: dict[str, tuple[str, str]] = {}
+    """User name and password by `scheme://host[:port]`."""
+
+
+async def road_to(ctx: CallContext, remotes: Sequence[Remote], ground: Ground) -> Road:
+    """Check where *remotes* are; ToolFailure when one of them may not be reached."""
+    found = {
+        (one.scheme, one.host, one.port): await ctx.http.addresses(one.scheme, one.host, one.port)
+        for one in remotes
+    }
+    # Several values of one setting would need several numbers; curl takes them only one by one.
+    web = {key: addresses for key, addresses in found.items() if key[0] != "ssh"}
+    settings: dict[str, str] = {}
+    if len(web) > 1:
+        hosts = ", ".join(sorted(host for _, host, _ in web))
+        message = f"This would reach several hosts at once ({hosts}): name one remote."
+        raise ToolFailure("validation", message, field="args")
+    for (_, host, port), addresses in web.items():
+        settings["http.curloptResolve"] = f"{host}:{port}:{pinned(addresses)}"
+        if bundle := ctx.settings(Network).ca_bundle:
+            settings["http.sslCAInfo"] = str(Path.cwd() / bundle)
+    env: dict[str, str] = {}
+    reads: tuple[str, ...] = (settings["http.sslCAInfo"],) if "http.sslCAInfo" in settings else ()
+    speaks = {
+        host: (addresses[0], port)
+        for (scheme, host, port), addresses in found.items()
+        if scheme == "ssh"
+    }
+    if speaks:
+        key = await key_of(ctx.workspace)
+        env["GIT_SSH_COMMAND"] = _ssh(ctx, speaks, key.path, ground)
+        reads = (*reads, key.path)
+    return Road(
+        ":".join(sorted({scheme for scheme, _, _ in found})),
+        settings,
+        tuple(sorted({port for _, _, port in found})),
+        env,
+        reads,
+        await _secrets(ctx, web),
+    )
+
+
+def _ssh(ctx: CallContext, hosts: dict[str, tuple[str, int]], key: str, ground: Ground) -> str:
+    known = ground.run / "known_hosts"
+    known.write_text("\n".join([*ctx.settings(SshSettings).lines, ""]))
+    configuration = ground.run / "ssh_config"
+    aliases = {
+        host: (address, host if port == USUAL_PORTS["ssh"] else f"[{host}]:{port}")
+        for host, (address, port) in hosts.items()
+    }
+    configuration.write_text(ssh_configuration(aliases, key=key, known_hosts=str(known)))
+    return ssh_command(configuration)
+
+
+async def _secrets(
+    ctx: CallContext, web: Mapping[tuple[Scheme, str, int], Sequence[str]]
+) -> dict[str, tuple[str, str]]:
+    found: dict[str, tuple[str, str]] = {}
+    credentials = ctx.settings(GitSettings).credentials
+    for scheme, host, port in web:
+        usual = port == USUAL_PORTS[scheme]
+        place = host if usual else f"{host}:{port}"
+        if scheme != "https" and usual:
+            continue
+        if place not in credentials:
+            continue
+        try:
+            secret = await ctx.secret(credentials[place], field="credentials")
+        except ToolFailure as none:
+            if none.failure.kind != "not_found":
+                raise
+            continue  # what is public can be read without
+        user, colon, password = secret.partition(":")
+        if not colon:
+            # GitLab and GitHub take a token with any name, and this one with tokens of OAuth too.
+            user, password = "oauth2", secret
+        if "\n" in secret or "\0" in secret:
+            raise ToolFailure("denied", f"The secret for {place} holds what no password may.")
+        found[f"{scheme}://{place}"] = (user, password)
+    return found
+
+
+@contextmanager
+def handed(secrets: dict[str, tuple[str, str]]) -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
+    """
+    Settings and open files by which git gets credentials.
+
+    They are in pipes, so in no list of processes, no environment and no file, and gone with them.
+    """
+    settings: dict[str, str] = {}
+    handles: list[int] = []
+    try:
+        for place, (user, password) in secrets.items():
+            reading, writing = os.pipe()
+            handles.append(reading)
+            try:
+                os.set_blocking(writing, False)
+                os.write(writing, f"{user}\n{password}\n".encode() * TIMES)
+            finally:
+                os.close(writing)
+            settings[f"credential.{place}.helper"] = HELPER.format(reading)
+        yield settings, tuple(handles)
+    finally:
+        for handle in handles:
+            os.close(handle)

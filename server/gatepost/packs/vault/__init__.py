@@ -1,0 +1,1 @@
+"""Notes of an Obsidian vault: front matter, wiki links, tags, and search over all of them."""

@@ -1,0 +1,334 @@
+"""The notes of the tenant's Obsidian vault as OpenPact serves them (`vault_*`)."""
+
+from datetime import UTC, datetime
+from typing import Annotated, Any, Literal
+
+from pydantic import BaseModel, Field
+
+from gatepost.packs.text import encoded
+from gatepost.packs.vault import lookup
+from gatepost.packs.vault.catalog import MOST_NOTE_BYTES, Catalog, text_of
+from gatepost.packs.vault.names import SHOWN, asked, is_note
+from gatepost.packs.vault.note import Note, read_note, section
+from gatepost.packs.vault.query import query_of
+from gatepost.packs.vault.writing import changed_by
+from gatepost.tools.api import CallContext, ToolFailure
+from gatepost.tools.pack import Pack
+from gatepost.tools.surroundings import Head
+
+pack = Pack("vault")
+
+SHOWN_CHARACTERS = 300_000
+"""Of a note's text; the answer holds it twice, as a value and as text."""
+SHOWN_LINKS = 1_000
+MOST_BYTES = 4_000_000
+"""Of a note that is changed."""
+INDEX_S = 300.0
+"""A first look at a large vault takes longer than other calls."""
+
+
+class Linked(BaseModel):
+    """A link in a note; without a `path` there is no such file yet."""
+
+    target: str
+    path: str | None
+    text: str
+    embed: bool
+
+
+class Reference(BaseModel):
+    """A note, by what a tool takes and what people call it."""
+
+    path: str
+    title: str
+
+
+class Noted(BaseModel):
+    """A note as it is."""
+
+    path: str
+    title: str
+    front_matter: dict[str, Any] | None
+    content: str
+    tags: list[str]
+    aliases: list[str]
+    links: list[Linked]
+    backlinks: list[Reference]
+    modified: str
+    truncated: bool
+    remarks: list[str]
+
+
+class Kept(BaseModel):
+    """What was written."""
+
+    path: str
+    bytes: int
+    created: bool
+    remarks: list[str]
+
+
+class Listed(Reference):
+    """One note in a list."""
+
+    tags: list[str]
+    modified: str
+
+
+class Listing(BaseModel):
+    """Notes of a folder; `total` counts those that were left out too."""
+
+    notes: list[Listed]
+    total: int
+    remarks: list[str]
+
+
+class Hit(Reference):
+    """One note that was found; the best has the highest score."""
+
+    snippet: str
+    score: float
+
+
+class Hits(BaseModel):
+    """What was found, and whether the notes hold all words or only some of them."""
+
+    hits: list[Hit]
+    matched: Literal["all words", "some words"]
+    remarks: list[str]
+
+
+Tag = Annotated[
+    str | None,
+    Field(
+        description="Only notes with this tag, or one nested in it (`a` finds `a/b`)",
+        max_length=200,
+    ),
+]
+
+
+@pack.tool(
+    title="Read a note",
+    scopes={"vault:read"},
+    read_only=True,
+    destructive=False,
+    idempotent=True,
+    open_world=False,
+    timeout_s=INDEX_S,
+)
+async def vault_read(
+    ctx: CallContext,
+    path: Annotated[
+        str,
+        Field(description="Path of the note in the vault, or its name as a wiki link has it"),
+    ],
+) -> Noted:
+    """
+    Read a note of the Obsidian vault: its front matter, text, tags, links, and what links to it.
+    """
+    catalog = Catalog(ctx)
+    found, heading, remarks = await _found(catalog, path)
+    head = await catalog.space.head(found, limit=MOST_NOTE_BYTES)
+    item = await catalog.space.stat(found)
+    note = read_note(found, text_of(found, head))
+    (links, (back, more)), state = await catalog.ask(
+        lambda rows: (
+            lookup.links_of(rows, found, note.links[:SHOWN_LINKS]),
+            lookup.backlinks(rows, found),
+        )
+    )
+    content, truncated = _shown(note, heading, head, remarks)
+    if more or len(note.links) > SHOWN_LINKS:
+        remarks.append(f"Only {SHOWN_LINKS} links are listed.")
+    return Noted(
+        path=f"{SHOWN}{found}",
+        title=note.title,
+        front_matter=None if note.matter.values is None else dict(note.matter.values),
+        content=content,
+        tags=list(note.tags),
+        aliases=list(note.aliases),
+        links=[
+            Linked(
+                target=link.target + (f"#{link.heading}" if link.heading else ""),
+                path=None if leads is None else f"{SHOWN}{leads}",
+                text=link.text,
+                embed=link.embed,
+            )
+            for link, leads in links
+        ],
+        backlinks=[Reference(path=f"{SHOWN}{source}", title=title) for source, title in back],
+        modified=_time(item.modified),
+        truncated=truncated,
+        remarks=[*remarks, *filter(None, (note.matter.problem, state.remark))],
+    )
+
+
+@pack.tool(
+    title="Write a note",
+    scopes={"vault:write"},
+    read_only=False,
+    destructive=True,
+    idempotent=False,
+    open_world=False,
+)
+async def vault_write(
+    ctx: CallContext,
+    path: Annotated[str, Field(description="Path of the note in the vault; `.md` may be left out")],
+    content: Annotated[
+        str, Field(description="The text; it may begin with front matter of its own")
+    ],
+    front_matter: Annotated[
+        dict[str, Any] | None,
+        Field(description="Properties to set; null as a value removes one, the others stay"),
+    ] = None,
+    append: Annotated[bool, Field(description="Add to the end of what is there")] = False,
+) -> Kept:
+    """
+    Write a note of the Obsidian vault: replace its text or add to it. Front matter that is there
+    stays unless the new text brings its own; `front_matter` changes single properties of it.
+    """
+    encoded(content, "content")
+    change = changed_by(content, front_matter, append=append)
+    edited = await Catalog(ctx).space.edit(_placed(path), change, limit=MOST_BYTES)
+    return Kept(path=edited.path, bytes=edited.size, created=edited.is_new, remarks=change.remarks)
+
+
+@pack.tool(
+    title="List notes",
+    scopes={"vault:read"},
+    read_only=True,
+    destructive=False,
+    idempotent=True,
+    open_world=False,
+    timeout_s=INDEX_S,
+)
+async def vault_list(
+    ctx: CallContext,
+    folder: Annotated[str, Field(description="Folder of the vault, with all below it")] = ".",
+    tag: Tag = None,
+    limit: Annotated[int, Field(description="Notes at most", ge=1, le=1_000)] = 200,
+    offset: Annotated[int, Field(description="Notes to leave out first", ge=0)] = 0,
+) -> Listing:
+    """List notes of the Obsidian vault by path: title, tags and time of the last change."""
+    catalog = Catalog(ctx)
+    # Says what is wrong with a folder, and that there is none.
+    await catalog.space.entries(folder, limit=1)
+    names = folder.removeprefix(SHOWN).strip("/") if folder != SHOWN[:-1] else "."
+    parts = [] if names in ("", ".") else names.split("/")
+    (notes, total), state = await catalog.ask(
+        lambda rows: lookup.listed(rows, parts, tag, limit, offset)
+    )
+    return Listing(
+        notes=[
+            Listed(
+                path=f"{SHOWN}{one.path}",
+                title=one.title,
+                tags=one.tags,
+                modified=_time(one.modified),
+            )
+            for one in notes
+        ],
+        total=total,
+        remarks=[*filter(None, (state.remark,))],
+    )
+
+
+@pack.tool(
+    title="Search notes",
+    scopes={"vault:read"},
+    read_only=True,
+    destructive=False,
+    idempotent=True,
+    open_world=False,
+    timeout_s=INDEX_S,
+)
+async def vault_search(
+    ctx: CallContext,
+    query: Annotated[
+        str,
+        Field(
+            description='Words, "a phrase", beginnings (`meet*`), `-word` for what must be absent',
+            max_length=1_000,
+        ),
+    ],
+    tag: Tag = None,
+    limit: Annotated[int, Field(description="Hits at most", ge=1, le=100)] = 20,
+) -> Hits:
+    """
+    Search the text, titles, aliases and tags of all notes of the Obsidian vault, best hits first.
+    """
+    wanted = query_of(query)
+    (hits, every), state = await Catalog(ctx).ask(
+        lambda rows: lookup.searched(rows, wanted, tag, limit)
+    )
+    return Hits(
+        hits=[
+            Hit(path=f"{SHOWN}{one.path}", title=one.title, snippet=one.snippet, score=one.score)
+            for one in hits
+        ],
+        matched="all words" if every else "some words",
+        remarks=[*filter(None, (state.remark,))],
+    )
+
+
+async def _found(catalog: Catalog, path: str) -> tuple[str, str, list[str]]:
+    """The path of the note that is meant, which heading of it, and what to say about the choice."""
+    for exact, heading in dict.fromkeys(((path, ""), asked(path))):
+        placed = _placed(exact)
+        try:
+            item = await catalog.space.stat(placed)
+        except ToolFailure as missing:
+            if missing.failure.kind != "not_found":
+                raise
+        else:
+            if item.type == "file":
+                return placed.removeprefix(SHOWN), heading, []
+    target, heading = asked(path)
+    target = target.removeprefix(SHOWN)
+    found, _ = await catalog.ask(lambda rows: lookup.named(rows, target))
+    if not found:
+        near, _ = await catalog.ask(lambda rows: lookup.similar(rows, target))
+        hint = f" There are: {', '.join(near)}." if near else ""
+        message = f"There is no note {target!r} in the vault.{hint} vault_search finds notes."
+        raise ToolFailure("not_found", message, field="path")
+    remarks = []
+    if len(found) > 1:
+        others = ", ".join(f"{SHOWN}{other}" for other in found[1:6])
+        remarks.append(
+            f"{len(found)} notes are called {target!r}: this is the one with the shortest path. "
+            f"Others: {others}."
+        )
+    return found[0], heading, remarks
+
+
+def _placed(path: str) -> str:
+    """The path of a note with its `.md`; ToolFailure for what belongs to Obsidian or git."""
+    *_, last = names = path.removeprefix(SHOWN).split("/")
+    if any(name.startswith(".") and name not in (".", "..") for name in names):
+        message = "The path holds a name with a leading dot, which is no note's or folder's here."
+        raise ToolFailure("validation", message, field="path")
+    return path if last in ("", ".", "..") or is_note(path) else f"{path}.md"
+
+
+def _shown(note: Note, heading: str, head: Head, remarks: list[str]) -> tuple[str, bool]:
+    content = note.matter.body
+    if heading.startswith("^"):
+        remarks.append("The whole note is shown: single blocks are not.")
+    elif heading:
+        part = section(content, heading)
+        if part is None:
+            remarks.append(f"There is no heading {heading!r} in this note; all of it is shown.")
+        else:
+            content = part
+    if len(content) <= SHOWN_CHARACTERS and len(head.data) == head.size:
+        return content, False
+    content = content[:SHOWN_CHARACTERS]
+    remarks.append(
+        f"Cut after {len(content)} characters; the note has {head.size} bytes. "
+        "Name a heading (`Note#Heading`) for a part of it."
+    )
+    return content, True
+
+
+def _time(modified: float) -> str:
+    return datetime.fromtimestamp(int(modified), UTC).isoformat()

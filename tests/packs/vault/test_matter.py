@@ -1,0 +1,191 @@
+"""Front matter is read as JSON, however it was meant, and changed without touching the rest."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatepost.packs.vault.matter import MOST_BYTES, Unreadable, merged, split
+from tests.support.steps import steps
+
+READ = [
+    ("---\na: 1\n---\ntext", {"a": 1}, "text"),
+    ("---\r\na: 1\r\n---\r\ntext", {"a": 1}, "text"),
+    ("\ufeff---\na: ü\n---\n", {"a": "ü"}, ""),
+    ("---\n---\ntext", {}, "text"),
+    ("---\na: 1\n---", {"a": 1}, ""),
+    ("--- \na: [x, 2, true, null, 1.5]\n---\t\n", {"a": ["x", 2, True, None, 1.5]}, ""),
+    ("---\nday: 2024-01-31\n---\n", {"day": "2024-01-31"}, ""),
+    ("---\n2: a\ntrue: b\n---\n", {"2": "a", "true": "b"}, ""),
+    ("---\na: .nan\nb: -.inf\n---\n", {"a": "nan", "b": "-inf"}, ""),
+    ("---\na: 99999999999999999999999\n---\n", {"a": "99999999999999999999999"}, ""),
+    ("---\na: &x [1]\nb: *x\n---\n", {"a": [1], "b": [1]}, ""),
+    ("---\n# nothing\n---\ntext", {}, "text"),
+    ("---\na: 1\n", None, "---\na: 1\n"),
+    ("text\n---\na: 1\n---\n", None, "text\n---\na: 1\n---\n"),
+    ("----\na: 1\n----\n", None, "----\na: 1\n----\n"),
+    ("", None, ""),
+]
+
+
+@pytest.mark.requirement("P5")
+@pytest.mark.parametrize(("text", "values", "body"), READ, ids=[repr(r[0])[:40] for r in READ])
+def test_front_matter_is_what_stands_between_two_lines(
+    text: str, values: dict[str, object] | None, body: str
+) -> None:
+    """As Obsidian reads it; without an end there is none."""
+    matter = split(text)
+
+    assert (matter.values, matter.body, matter.problem) == (values, body, None)
+    assert matter.raw + matter.body == text
+
+
+HOSTILE = [
+    ("not YAML", "a: [", r"is not YAML \(line \d+\)"),
+    ("a list", "- a", "is not names and values"),
+    ("a word", "word", "is not names and values"),
+    ("a Python object", "a: !!python/object/apply:os.system [id]", "has a tag"),
+    ("any tag", "a: !!binary aGk=", "has a tag"),
+    ("a tag of its own", "a: !x 1", "has a tag"),
+    ("brackets that would overflow the stack", "a: " + "[" * 20_000, "is deeper than 16"),
+    ("dashes that would overflow the stack", "- " * 20_000, "is deeper than 16"),
+    ("questions that would overflow the stack", "? " * 20_000, "is deeper than 16"),
+    (
+        "a billion laughs",
+        "a0: &a0 [x, x, x, x, x, x, x, x, x, x]\n"
+        + "\n".join(f"a{n}: &a{n} [{', '.join([f'*a{n - 1}'] * 10)}]" for n in range(1, 10)),
+        "says more than",
+    ),
+    ("an anchor that holds itself", "a: &a [*a]", "says more than"),
+    ("a number of many digits", "a: " + "9" * 5000, "holds a value that is none"),
+    ("a key that is a list", "? [a]\n: b", "is not YAML"),
+    ("a merge of nothing", "<<: 1", "is not YAML"),
+    ("a null byte", "a: \0", "is not YAML"),
+]
+
+
+@pytest.mark.requirement("P5")
+@pytest.mark.parametrize(("yaml", "says"), [h[1:] for h in HOSTILE], ids=[h[0] for h in HOSTILE])
+def test_what_cannot_be_read_is_text(yaml: str, says: str) -> None:
+    """Nothing is run, nothing overflows, nothing is lost, and the model is told why."""
+    text = f"---\n{yaml}\n---\nbody"
+    matter = split(text)
+
+    assert (matter.values, matter.body) == (None, text)
+    assert matter.problem is not None
+    assert matter.problem.startswith("The front matter ")
+    assert says.split("\\")[0] in matter.problem
+
+
+@pytest.mark.requirement("P5")
+def test_a_front_matter_that_is_too_long_is_text() -> None:
+    """Whoever wants a megabyte of it wants something else."""
+    text = f"---\na: {'x' * MOST_BYTES}\n---\nbody"
+
+    assert split(text).values is None
+    assert split(text).body == text
+
+
+@pytest.mark.requirement("P5")
+def test_a_long_text_costs_no_more_for_how_it_begins() -> None:
+    """An end that never comes is not looked for in all of it."""
+    short = "---\n" + "a: b\n" * 20_000
+    long = "---\n" + "a: b\n" * 200_000
+
+    assert steps(lambda: split(long)) == steps(lambda: split(short))
+
+
+BEFORE = "---\n# who\nname: Ada  # of course\n\ntags:\n  - a\n  - b\nday: 2024-01-31\n---\nbody"
+
+CHANGES = [
+    ({}, BEFORE[:-4]),
+    (
+        {"name": "Bob"},
+        "---\n# who\nname: Bob\n\ntags:\n  - a\n  - b\nday: 2024-01-31\n---\n",
+    ),
+    (
+        {"tags": ["c"]},
+        "---\n# who\nname: Ada  # of course\n\ntags:\n- c\nday: 2024-01-31\n---\n",
+    ),
+    ({"tags": None}, "---\n# who\nname: Ada  # of course\n\nday: 2024-01-31\n---\n"),
+    (
+        {"new": {"x": [1, None]}, "day": "2024-02-01"},
+        "---\n# who\nname: Ada  # of course\n\ntags:\n  - a\n  - b\nday: 2024-02-01\n"
+        "new:\n  x:\n  - 1\n  - null\n---\n",
+    ),
+    ({"gone": None}, BEFORE[:-4]),
+]
+
+
+@pytest.mark.requirement("P5")
+@pytest.mark.parametrize(("changes", "after"), CHANGES, ids=[str(c[0]) for c in CHANGES])
+def test_what_is_not_changed_stays_as_it_was_written(
+    changes: dict[str, object], after: str
+) -> None:
+    """Comments, order and spelling; null takes a property away."""
+    assert merged(split(BEFORE), changes) == after
+
+
+@pytest.mark.requirement("P5")
+@pytest.mark.parametrize(
+    ("before", "after"),
+    [
+        ("body", "---\na: 1\n---\n"),
+        ("---\n---\n", "---\na: 1\n---\n"),
+        ("---\n{b: 2, c: 3}\n---\n", "---\nb: 2\nc: 3\na: 1\n---\n"),
+        ("---\n? b\n: 2\n---\n", "---\nb: 2\na: 1\n---\n"),
+        ("---\r\nb: 2\r\n---\r\n", "---\r\nb: 2\r\na: 1\r\n---\r\n"),
+        ("---\nb: &x 1\nc: *x\n---\n", "---\nb: &x 1\nc: *x\na: 1\n---\n"),
+    ],
+    ids=repr,
+)
+def test_a_property_is_added_to_whatever_is_there(before: str, after: str) -> None:
+    """Where lines cannot be kept, at least all values are."""
+    assert merged(split(before), {"a": 1}) == after
+
+
+@pytest.mark.requirement("P5")
+@pytest.mark.parametrize(
+    ("before", "changes"),
+    [
+        ("---\na: [\n---\n", {"b": 1}),
+        ("", {"a": "x" * MOST_BYTES}),
+        ("", {"a": [[[[[[[[[[[[[[[[[[1]]]]]]]]]]]]]]]]]]}),
+        ("", {"a": list(range(20_000))}),
+    ],
+    ids=["not YAML", "too long", "too deep", "too much"],
+)
+def test_what_could_not_be_read_again_is_not_written(
+    before: str, changes: dict[str, object]
+) -> None:
+    """A note is never made worse."""
+    with pytest.raises(Unreadable):
+        merged(split(before), changes)
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**62), 2**62) | st.text(max_size=20),
+    lambda inner: (
+        st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3)
+    ),
+    max_leaves=8,
+)
+
+
+@pytest.mark.requirement("P5")
+@settings(max_examples=60, deadline=None)
+@given(
+    before=st.dictionaries(st.text(max_size=8), VALUES, max_size=4),
+    changes=st.dictionaries(st.text(max_size=8), VALUES, max_size=4),
+)
+def test_whatever_is_written_is_read_again(
+    before: dict[str, object], changes: dict[str, object]
+) -> None:
+    """All JSON values that a caller can send, or a refusal."""
+    try:
+        first = merged(split(""), before)
+        second = merged(split(first), changes)
+    except Unreadable:
+        return
+    expected = {k: v for k, v in {**before, **changes}.items() if v is not None}
+
+    assert (split(second).values or {}) == {k: v for k, v in expected.items() if v is not None}

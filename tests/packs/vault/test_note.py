@@ -1,0 +1,196 @@
+"""A note says what it is called, what it is about, and where it leads; code in it says nothing."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatepost.packs.vault.names import beside, chosen, key_of, keys_of
+from gatepost.packs.vault.note import read_note, section
+from tests.support.steps import steps
+
+TITLES = [
+    ("---\ntitle: Of its own\n---\n# Heading", "Of its own"),
+    ("---\ntitle: 7\n---\n# Heading", "Heading"),
+    ("text\n# Heading #\n# Second", "Heading"),
+    ("   # Heading with `code` and *stars*", "Heading with `code` and *stars*"),
+    ("## Second level\n# First level", "First level"),
+    ("```\n# comment\n```\ntext", "Note"),
+    ("    # indented\n", "Note"),
+    ("#tag\n", "Note"),
+    ("# \ntext", "Note"),
+    ("# C#", "C#"),
+    ("", "Note"),
+]
+
+
+@pytest.mark.requirement("P5")
+@pytest.mark.parametrize(("text", "title"), TITLES, ids=[repr(t[0])[:40] for t in TITLES])
+def test_a_note_has_a_title(text: str, title: str) -> None:
+    """Its front matter's, else its first heading of level 1, else its file's name."""
+    assert read_note("folder/Note.md", text).title == title
+
+
+TAGS = [
+    ("#one and #two-2, #drei_ü!", ["one", "two-2", "drei_ü"]),
+    ("#a/b/c #a/ #/x", ["a/b/c", "a", "x"]),
+    ("#One #one #ONE", ["One"]),
+    ("#1984 #y1984 #12/3", ["y1984"]),
+    ("word#no http://x/#no (#no) ##no # no", []),
+    ("#日本 #🏷️", ["日本", "🏷️"]),
+    ("---\ntags: [a, '#b', 2024x, 7]\ntag: c\n---\n#d #A", ["a", "b", "2024x", "7", "c", "d"]),
+    ("---\ntags: a, b c\n---\n", ["a", "b", "c"]),
+    ("---\ntags: [[x], {y: z}, null, true]\n---\n", ["True"]),
+    ("`#no` ``#no ` #no`` #yes ` #too", ["yes", "too"]),
+    ("```\n#no\n```\n#yes\n~~~sh\n#no\n```\n#no\n~~~\n#too", ["yes", "too"]),
+    ("````\n```\n#no\n```\n#no\n````\n#yes", ["yes"]),
+    ("- item\n  ```\n  #no\n  ```\n\n> ```\n> #no\n> ```\n#yes", ["yes"]),
+    ("text\n\n    #no\n\n- item\n\n    #yes\n", ["yes"]),
+    ("```\n#no, as it never ends", []),
+    ("`a\n\n#yes` b", ["yes"]),
+    ("\\`#yes`".replace("#", " #"), ["yes"]),
+    ("[[Note#heading]] [x](#heading) [[#heading]]", []),
+]
+
+
+@pytest.mark.requirement("P5")
+@pytest.mark.parametrize(("text", "tags"), TAGS, ids=[repr(t[0])[:40] for t in TAGS])
+def test_a_note_has_tags(text: str, tags: list[str]) -> None:
+    """In its text and in its front matter, nested ones too, each once; not in code."""
+    assert list(read_note("Note.md", text).tags) == tags
+
+
+LINKS = [
+    ("[[Other]]", [("Other", "", "", False, False)]),
+    ("[[a/Other|shown]]", [("a/Other", "", "shown", False, False)]),
+    ("[[Other#Part|x]]", [("Other", "Part", "x", False, False)]),
+    ("[[Other#^block]]", [("Other", "^block", "", False, False)]),
+    ("![[image.png|200]]", [("image.png", "", "200", True, False)]),
+    ("| [[Other\\|x]] |", [("Other", "", "x", False, False)]),
+    ("[[]] [[ ]] [[#here]] [[a\nb]] [not] [[open", []),
+    ("[t](Other.md)", [("Other.md", "", "t", False, True)]),
+    ('[t](../My%20Note.md#Part "title")', [("../My Note.md", "Part", "t", False, True)]),
+    ("[t](<My Note.md>)", [("My Note.md", "", "t", False, True)]),
+    ("![alt](a(1).png)", [("a(1).png", "", "alt", True, True)]),
+    ("[![alt](i.png)](Other.md)", [("i.png", "", "alt", True, True)]),
+    ("[t](https://x/y.md) [t](mailto:a@b) [t](//x/y) [t](#here) [t]()", []),
+    ("[t][r]\n\n[r]: Other.md\n[^1]: foot", [("Other.md", "", "", False, True)]),
+    ("`[[no]]` ```x [[no]]```\n\n    [[no]]\n", []),
+    ("[[a]] [[a]] [[A]]", [("a", "", "", False, False)] * 2 + [("A", "", "", False, False)]),
+]
+
+
+@pytest.mark.requirement("P5")
+@pytest.mark.parametrize(("text", "links"), LINKS, ids=[repr(t[0])[:40] for t in LINKS])
+def test_a_note_has_links(text: str, links: list[tuple[object, ...]]) -> None:
+    """Wiki links, embeds and Markdown links within the vault, in the order of the text."""
+    found = read_note("Note.md", text).links
+
+    assert [(x.target, x.heading, x.text, x.embed, x.relative) for x in found] == links
+
+
+@pytest.mark.requirement("P5")
+@pytest.mark.parametrize(
+    ("text", "aliases"),
+    [
+        ("---\naliases: [A b, C]\nalias: D, e\n---\n", ["A b", "C", "D", "e"]),
+        ("---\naliases: One, Two\n---\n", ["One", "Two"]),
+        ("---\naliases:\n---\n", []),
+        ("no", []),
+    ],
+    ids=repr,
+)
+def test_a_note_has_other_names(text: str, aliases: list[str]) -> None:
+    """A list, or one text with commas."""
+    assert list(read_note("Note.md", text).aliases) == aliases
+
+
+BODY = "# One\na\n## Two\nb\n```\n## No\n```\n### Three\nc\n## Four\nd\n"
+
+
+@pytest.mark.requirement("P5")
+@pytest.mark.parametrize(
+    ("heading", "part"),
+    [
+        ("Two", "## Two\nb\n```\n## No\n```\n### Three\nc"),
+        ("two", "## Two\nb\n```\n## No\n```\n### Three\nc"),
+        ("One#Three", "### Three\nc"),
+        ("Four", "## Four\nd\n"),
+        ("No", None),
+        ("Five", None),
+    ],
+)
+def test_a_heading_names_a_part(heading: str, part: str | None) -> None:
+    """Down to the next one of its level."""
+    assert section(BODY, heading) == part
+
+
+@pytest.mark.requirement("P5")
+@pytest.mark.parametrize(
+    ("link", "found"),
+    [
+        ("note", ["note.md", "a/Note.md", "b/c/note.md"]),
+        ("NOTE.md", ["note.md", "a/Note.md", "b/c/note.md"]),
+        ("a/note", ["a/Note.md"]),
+        ("c/note", ["b/c/note.md"]),
+        ("ote", []),
+        ("x.png", ["x.png"]),
+        ("cafe\u0301", ["Caf\u00e9.md"]),
+    ],
+)
+def test_of_several_notes_the_shortest_path_is_meant(link: str, found: list[str]) -> None:
+    """Unless one is at exactly the path; in any case and any form of its accents."""
+    paths = ["b/c/note.md", "a/Note.md", "note.md", "x.png", "Caf\u00e9.md"]
+
+    assert chosen(key_of(link), paths) == found
+
+
+@pytest.mark.requirement("P5")
+def test_a_relative_path_stays_in_the_vault() -> None:
+    """What would lead out of it leads nowhere."""
+    assert beside("a/b/n.md", "../c.md") == "a/c.md"
+    assert beside("a/b/n.md", "./d/../c.md") == "a/b/c.md"
+    assert beside("a/n.md", "../../c.md") is None
+    assert keys_of("a/B/C.md") == ["a/b/c", "b/c", "c"]
+
+
+GROWING = {
+    "brackets": "[",
+    "double brackets": "[[",
+    "ticks": "`",
+    "ticks of all lengths": "`` ` ``` ",
+    "open links": "[a](",
+    "open links with blanks": "[a]( ",
+    "blanks": " ",
+    "lines of blanks": "  \n",
+    "headings with blanks": "# a ",
+    "one heading of blanks": "# a\t",
+    "tags": "#a",
+    "definitions": "[a]: ",
+    "quotes": "> ",
+    "backslashes": "[\\",
+    "dashes": "---\n",
+    "fences": "```\n",
+    "bars": "[[a|",
+}
+
+
+@pytest.mark.requirement("P5")
+@pytest.mark.parametrize("piece", GROWING.values(), ids=GROWING)
+def test_no_text_takes_long(piece: str) -> None:
+    """A megabyte of the same is read within the suite's patience, in steps that only add up."""
+    small, large = piece * 5_000, piece * 50_000
+    few, many = steps(lambda: read_note("n.md", small)), steps(lambda: read_note("n.md", large))
+
+    assert many <= few * 12 + 1_000
+    read_note("n.md", piece * (1_000_000 // len(piece)))
+
+
+@pytest.mark.requirement("P5")
+@settings(max_examples=80, deadline=None)
+@given(st.text(alphabet="#[]()|`~!>- \t\n\\:ab/*\u2028é", max_size=200))
+def test_any_text_is_a_note(text: str) -> None:
+    """Nothing raises, and its text is all there."""
+    note = read_note("n.md", text)
+
+    assert note.matter.raw + note.matter.body == text
+    assert all(tag.strip() == tag != "" for tag in note.tags)
