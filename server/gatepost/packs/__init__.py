@@ -18,6 +18,7 @@ BUILT_IN: dict[str, BuiltIn] = {
     "gitlab": BuiltIn("gatepost.packs.gitlab.tools"),
     "memory": BuiltIn("gatepost.packs.memory"),
     "openapi": BuiltIn("gatepost.packs.openapi.tools"),
+    "scripts": BuiltIn("gatepost.packs.scripts.tools", extra="scripts"),
     "ssh": BuiltIn("gatepost.packs.ssh.tools"),
     "vault": BuiltIn("gatepost.packs.vault.tools"),
     "web": BuiltIn("gatepost.packs.web.tool"),
