@@ -26,7 +26,6 @@ class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     scripts: ScriptsSettings = ScriptsSettings()
     ssh: SshSettings = SshSettings()
     vault: VaultSettings = VaultSettings()
-    """Where the vault of `vault_read` and its kin is."""
     web: WebSettings = WebSettings()
 
     def tables(self) -> Iterator[tuple[str, PackSettings]]:
