@@ -76,6 +76,33 @@ def test_an_allowed_port_may_be_any(url: str) -> None:
     assert ToolReach([f"a:{port}"]).problem(url) is None
 
 
+@pytest.mark.parametrize(
+    ("entry", "url", "allowed"),
+    [
+        ("a", "https://a/", True),
+        ("a", "http://a/", False),
+        ("a", "http://a:443/", False),
+        ("a:80", "http://a/", True),
+        ("a:443", "http://a:443/", True),
+        ("a:8080", "http://a:8080/", True),
+        ("a:8080", "https://a:8080/", True),
+    ],
+)
+async def test_a_host_without_port_is_spoken_to_by_https_only(
+    entry: str, url: str, allowed: bool
+) -> None:
+    """Whoever writes `host` has not asked for secrets in the clear, on whatever port."""
+    names = Recorder()
+    client = Client(
+        Network(allow_hosts=(entry,)), tls=Fetcher(development=True).tls, resolver=names
+    )
+    with pytest.raises(ToolFailure):
+        await client.of("acme").send("POST", url, json={}, timeout_s=2)
+    await client.aclose()
+
+    assert (names.asked == ["a"]) is allowed
+
+
 class Recorder:
     """Answers every question with nobody, and remembers it."""
 
