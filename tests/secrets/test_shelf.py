@@ -236,6 +236,17 @@ async def test_what_the_server_keeps_is_kept_from_every_tenant(
     assert secrets.known(None).values == {"GATEPOST": "second own"}
 
 
+async def test_tenants_without_secrets_share_one_version(secrets: Secrets, vault: Vault) -> None:
+    """Whatever is prepared for a version is prepared once for all of them."""
+    for tenant in ("acme", "globex"):
+        await secrets.load(tenant)
+    secrets.keep_own({"GATEPOST": "own value"})
+    assert secrets.known("acme") is secrets.known("globex") is secrets.known(None)
+
+    await secrets.put("acme", "openapi_shop", ONE)
+    assert secrets.known("acme").version != secrets.known("globex").version
+
+
 async def test_what_a_pack_keeps_is_a_secret_of_the_tenant(
     secrets: Secrets, elsewhere: Vault
 ) -> None:

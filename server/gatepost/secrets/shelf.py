@@ -23,8 +23,8 @@ RETRY_S = 1.0
 """How long the last reading goes on counting while the database does not answer."""
 GONE_S = 3600.0
 """How long a value that was replaced or deleted is kept out of answers: calls may hold it."""
-IDLE_S = 3600.0
-"""How long a tenant's secrets are remembered after its last call."""
+IDLE_S = 86_400.0
+"""How long a tenant's secrets are remembered after its last call began: longer than calls run."""
 DICE = random.SystemRandom()
 
 log = structlog.get_logger("gatepost.secrets")
@@ -62,7 +62,7 @@ class Secrets:
         self._own = dict(values)
         self._nobody = self._told({})
         for shelf in self._shelves.values():
-            shelf.known = self._told(shelf.all())
+            self._tell(shelf)
 
     def known(self, tenant: str | None) -> Known:
         """What is known now, without asking; of no tenant: what the server itself keeps."""
@@ -102,7 +102,7 @@ class Secrets:
                 return shelf.known
             shelf.read, shelf.change, shelf.fresh_until = True, change, now + FRESH_S
             if shelf.replace(values, now):
-                shelf.known = self._told(shelf.all())
+                self._tell(shelf)
             return shelf.known
 
     async def value(self, tenant: str, name: str) -> str | None:
@@ -180,7 +180,11 @@ class Secrets:
         if value is None:
             values.pop(name, None)
         if shelf.replace(values, self._clock()):
-            shelf.known = self._told(shelf.all())
+            self._tell(shelf)
+
+    def _tell(self, shelf: "_Shelf") -> None:
+        # Who has none shares one version with all others who have none.
+        shelf.known = self._told(values) if (values := shelf.all()) else self._nobody
 
     def _told(self, values: Mapping[str, str]) -> Known:
         return Known(next(self._versions), MappingProxyType({**self._own, **values}))
