@@ -7,31 +7,26 @@ import msgspec
 import pytest
 
 from gatepost.config.own import own_secrets
-from gatepost.keyring import KeyRing, create
+from gatepost.keyring import create
+from gatepost.secrets.shelf import OWN
 from gatepost.settings import Config
 
 SECRET = "s3cret-of-the-server"
 ADDRESS = f"postgresql://gatepost:{SECRET}@db.example.com/gatepost"
 
 
-def found(keyring: KeyRing | None = None, **settings: Any) -> set[str]:
-    """The values that are known of a configuration, beside the ring's own keys."""
+def found(**settings: Any) -> set[str]:
+    """The values that are known of a configuration."""
     tree = {
         "resource": "https://mcp.example.com/mcp",
         "issuers": [{"issuer": "https://id.example.com", "tenant": {"value": "acme"}}],
         **settings,
     }
-    ring = keyring or KeyRing.ephemeral()
-    values = own_secrets(msgspec.convert(tree, Config), ring)
-    assert all(name.partition(".")[0] == "GATEPOST" for name in values)
-    keys = own_secrets(msgspec.convert({**tree, **PLAIN}, Config), ring)
-    return set(values.values()) - set(keys.values())
+    values = own_secrets(msgspec.convert(tree, Config))
+    assert all(name.partition(".")[0] == OWN for name in values)
+    return set(values.values())
 
 
-PLAIN: dict[str, Any] = {
-    "storage": {"database": "memory:"},
-    "issuers": [{"issuer": "https://id.example.com", "tenant": {"value": "acme"}}],
-}
 INTROSPECTION = [
     {
         "issuer": "https://id.example.com",
@@ -76,16 +71,9 @@ def test_it_is_found_wherever_it_is(
     assert found(**settings) == values
 
 
-def test_the_keys_of_the_ring_are_secrets(tmp_path: Path) -> None:
-    """As the file has them; the file itself is no single value."""
+def test_the_ring_is_no_single_value(tmp_path: Path) -> None:
+    """Its keys are known each by itself, and change with it."""
     path = tmp_path / "ring.json"
     create(path)
-    ring = KeyRing.load(f"file:{path}")
-    config = msgspec.convert(
-        {"resource": "https://x.example/mcp", "issuers": [], "keys": {"ring": f"file:{path}"}},
-        Config,
-    )
 
-    (value,) = own_secrets(config, ring).values()
-    assert value in path.read_text()
-    assert value != path.read_text()
+    assert found(keys={"ring": f"file:{path}"}) == set()
