@@ -11,11 +11,12 @@ from typing import Any
 
 import pytest
 
+from gatepost.keyring import create
 from gatepost.secrets.grammar import MOST_BYTES
 from tests.secrets.premises import TOOLSET, Done, Premises
 from tests.secrets.toolset import proof
 from tests.support.door import Door, result
-from tests.support.gatepost import dev, run, token
+from tests.support.gatepost import dev, token
 from tests.support.process import python_environment
 
 VALUE = "hunter2-hunter2-hunter2"
@@ -213,16 +214,15 @@ def test_a_development_server_keeps_secrets_too(tmp_path: Path) -> None:
     assert "cannot be opened" not in listed.out
 
 
-def test_a_rotation_says_what_becomes_of_secrets(tmp_path: Path) -> None:
+def test_a_rotation_says_what_becomes_of_secrets(premises: Premises) -> None:
     """What to run, which key goes next, and which is gone; before anything is lost."""
-    told = []
-    for arguments in (["new"], ["rotate", "--keep", "1"], ["rotate", "--keep", "1"]):
-        process = run("keyring", *arguments, cwd=tmp_path)
-        assert process.process.wait(30) == 0
-        process.stop()
-        told.append((process.stdout, process.stderr))
-    first = told[0][0].split()[4].rstrip(";")
+    ring = premises.folder / "another.json"
+    first = create(ring)
+    filled, dropped = (
+        premises.run("keyring", "rotate", str(ring), "--keep", "1") for _ in range(2)
+    )
 
-    assert "gatepost secrets rotate" in told[1][0]
-    assert f"The next rotation drops the key {first}" in told[1][1]
-    assert f"The key {first} is gone" in told[2][1]
+    assert (filled.code, dropped.code) == (0, 0)
+    assert "gatepost secrets rotate" in filled.out
+    assert f"The next rotation drops the key {first}" in filled.err
+    assert f"The key {first} is gone" in dropped.err
