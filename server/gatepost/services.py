@@ -212,6 +212,7 @@ class Services:
             client=call.client,
             changes=TenantChanges(self.relay, call.caller.tenant_id),
             correlation=call.correlation,
+            depth=call.depth,
             kit=self.lending,
         )
 
