@@ -66,7 +66,7 @@ SHAPES: Sequence[tuple[str, Sequence[bytes], bytes]] = (
         (b"-----BEGIN ",),
         # To its end, or where that was cut off, as far as it reads like a key.
         rb"-----BEGIN (?:[A-Z0-9 ]{1,20} )?PRIVATE KEY(?: BLOCK)?-----"
-        rb"(?:(?:[A-Za-z0-9+/=:,.\\\s\xff]|-(?!----)){24,20000}?"
+        rb"(?:(?:[A-Za-z0-9+/=:,.\\\s\0]|-(?!----)){24,20000}?"
         rb"-----END [A-Z0-9 ]{0,20}PRIVATE KEY(?: BLOCK)?-----"
         rb"|(?:\s|\\[nr])+[A-Za-z0-9+/=:,.\\\s-]{24,})",
     ),

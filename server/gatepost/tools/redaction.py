@@ -117,7 +117,8 @@ class Redaction:
             if known.version in self._made:
                 return
             if len(known.values) < MANY:
-                self._keep(tenant, known, Redactor(known.values))
+                fast = known.version == self._secrets.known(None).version
+                self._keep(tenant, known, Redactor(known.values, fast=fast))
             else:
                 self._keep(tenant, known, await asyncio.to_thread(Redactor, known.values))
 
