@@ -5,7 +5,7 @@ import binascii
 import re
 from collections.abc import Iterator, Mapping
 from typing import Any, NamedTuple
-from urllib.parse import quote
+from urllib.parse import quote, unquote
 
 import msgspec
 
@@ -75,7 +75,7 @@ def request_target(operation: Operation, given: Given) -> str:
 
 
 def request_headers(operation: Operation, given: Given) -> dict[str, str]:
-    """The headers that the caller gives, if a caller may; raises Misuse."""
+    """The headers that the caller gives, by lower-case names; Misuse for what no caller may."""
     declared = {one.name.lower(): one for one in operation.parameters if one.where == "header"}
     headers = {}
     for name, value in given.headers.items():
@@ -84,13 +84,13 @@ def request_headers(operation: Operation, given: Given) -> dict[str, str]:
         if not TOKEN.fullmatch(name) or name.lower() in OURS:
             raise Misuse(f"The header {name[:100]!r} cannot be given.", "headers")
         parameter = declared.get(name.lower())
-        headers[name] = _header_text(name, _simple(value, parameter, "headers"))
+        headers[name.lower()] = _header_text(name, _simple(value, parameter, "headers"))
     cookies = [
         f"{_escaped(name)}={_escaped(_scalar(value, 'cookies'))}"
         for name, value in given.cookies.items()
         if value is not None
     ]
-    return headers | ({"Cookie": "; ".join(cookies)} if cookies else {})
+    return headers | ({"cookie": "; ".join(cookies)} if cookies else {})
 
 
 def request_body(operation: Operation, given: Given, content_type: str | None) -> Sending:
@@ -112,16 +112,16 @@ def request_body(operation: Operation, given: Given, content_type: str | None) -
 def _carried(value: Any, media_type: str, body: Body) -> Sending:
     bare = media_type.partition(";")[0].strip().lower()
     if is_json(bare):
-        return {"content": _json(value), "headers": {"Content-Type": _concrete(media_type)}}
+        return {"content": _json(value), "headers": {"content-type": _concrete(media_type)}}
     if bare in (FORM, MULTIPART):
         if not isinstance(value, dict):
             raise Misuse(f"`body` must be an object: it is sent as {bare}.", "body")
         if bare == FORM:
             pairs = [pair for name, one in value.items() for pair in _query(name, one, None)]
-            return {"content": "&".join(pairs).encode(), "headers": {"Content-Type": FORM}}
+            return {"content": "&".join(pairs).encode(), "headers": {"content-type": FORM}}
         return _multipart(value, body.media.get(media_type, {}))
     text = value if isinstance(value, str) else _json(value).decode()
-    return {"content": text.encode(), "headers": {"Content-Type": _concrete(media_type)}}
+    return {"content": text.encode(), "headers": {"content-type": _concrete(media_type)}}
 
 
 def _json(value: Any) -> bytes:
@@ -206,8 +206,8 @@ def _path(operation: Operation, given: Mapping[str, Any]) -> str:
     ]
     path = "".join(filled)
     # A value decides only over its own place: `..` would lead to another operation, or to none of
-    # this API, also where the other side decodes before it looks.
-    steps = re.split(r"/|\\|%2f|%5c", path.replace("%2E", ".").replace("%2e", "."), flags=re.I)
+    # this API, also where somebody on the way decodes before the other side does.
+    steps = re.split(r"[/\\]", unquote(unquote(path)))
     if "." in steps or ".." in steps:
         raise Misuse("A path parameter must not hold `.` or `..` as a step.", "path_params")
     return path

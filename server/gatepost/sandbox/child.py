@@ -91,17 +91,18 @@ async def run(
     timeout_s: float,
     most: int,
     heard: Callable[[bytes], None] | None = None,
+    given: bytes = b"",
 ) -> Ended:
     """
     Run it to its end and keep at most *most* bytes of each stream; *heard* gets what it writes to
-    standard error.
+    standard error, and it may read *given* from standard input.
 
     TimeoutError when it takes longer. However this ends, the program and all that it started in
     its process group are gone: asked first, then killed.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", LAUNCHER, _told(program)),
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE if given else asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=dict(program.env),
@@ -112,7 +113,9 @@ async def run(
     out, err = Kept(most), Kept(most, heard)
     try:
         async with asyncio.timeout(timeout_s):
-            await asyncio.gather(out.drain(process.stdout), err.drain(process.stderr))
+            await asyncio.gather(
+                _feed(process.stdin, given), out.drain(process.stdout), err.drain(process.stderr)
+            )
             code = await process.wait()
     except (asyncio.CancelledError, TimeoutError):
         await _ask(process)
@@ -121,6 +124,15 @@ async def run(
         # Also what outlived the program, and without waiting: nobody may be left to wait.
         _signal(process, signal.SIGKILL)
     return Ended(code, bytes(out.data), bytes(err.data), (out.cut, err.cut))
+
+
+async def _feed(stream: asyncio.StreamWriter | None, given: bytes) -> None:
+    if stream is None:
+        return
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read to the end
+        stream.write(given)
+        await stream.drain()
+    stream.close()
 
 
 def _told(program: Confined) -> str:

@@ -1,0 +1,1 @@
+"""APIs by their OpenAPI descriptions (`openapi_*`), and operations as tools: see `tools`."""

@@ -1,0 +1,139 @@
+"""Calls operations: `openapi_call`."""
+
+from typing import Annotated, Any, NamedTuple
+
+from pydantic import BaseModel, Field
+
+from gatepost.openapi.address import Nowhere, base_url, operation_base
+from gatepost.openapi.answer import READ_BYTES, shown_body, shown_headers
+from gatepost.openapi.operation import Operation
+from gatepost.openapi.request import (
+    Given,
+    Misuse,
+    request_body,
+    request_headers,
+    request_target,
+)
+from gatepost.packs.openapi import credential, shelf
+from gatepost.packs.openapi.listing import described
+from gatepost.packs.openapi.pack import pack
+from gatepost.tools.api import CallContext, ToolFailure
+from gatepost.tools.surroundings import Reply, Sending
+
+MOST_RESPONSE = 2_000_000
+MOST_S = 300
+REDIRECTS = 5
+ACCEPT = "application/json, */*;q=0.5"
+READS = frozenset({"GET", "HEAD"})
+
+
+class Answered(BaseModel):
+    """What the API answered."""
+
+    status: int
+    headers: dict[str, str]
+    body: Any
+    truncated: bool
+
+
+class Place(NamedTuple):
+    """Where a call goes."""
+
+    base: str
+    home: str
+    """The API's own base; an operation may have another."""
+
+
+def _only_reads(arguments: Any) -> bool:
+    return str(arguments.get("method", "")).upper() in READS
+
+
+@pack.tool(
+    title="Call an API operation",
+    scopes={"openapi:call"},
+    read_only=False,
+    destructive=True,
+    idempotent=False,
+    open_world=True,
+    timeout_s=MOST_S + 20,
+    read_only_form=_only_reads,
+)
+async def openapi_call(  # noqa: PLR0913  # its page has so many
+    ctx: CallContext,
+    name: Annotated[str, Field(description="API name")],
+    path: Annotated[str, Field(description="Path with `{param}` placeholders")],
+    method: Annotated[str, Field(description="HTTP method")],
+    path_params: Annotated[
+        dict[str, Any] | None, Field(description="Path parameter values")
+    ] = None,
+    query_params: Annotated[dict[str, Any] | None, Field(description="Query parameters")] = None,
+    headers: Annotated[dict[str, Any] | None, Field(description="Additional headers")] = None,
+    body: Annotated[
+        Any,
+        Field(
+            description="Request body; a file of a multipart form is an object with `filename`, "
+            "`data_base64` and `content_type`"
+        ),
+    ] = None,
+    timeout_s: Annotated[int, Field(description="Request timeout", ge=1, le=MOST_S)] = 30,
+    max_response_bytes: Annotated[
+        int, Field(description="Max response size", ge=1, le=MOST_RESPONSE)
+    ] = 100_000,
+) -> Answered:
+    """
+    Call an API operation with the loaded OpenAPI spec.
+
+    The API's own refusals (404, 422…) are answers too: look at `status`.
+    """
+    record, document = await shelf.found(ctx, name)
+    operation = await described(document, path, method, api=name)
+    place = _place(record, document, operation)
+    given = Given(
+        path=path_params or {}, query=query_params or {}, headers=headers or {}, body=body
+    )
+    target, options = _drafted(operation, given, record)
+    url = place.base + target
+    auth = await credential.headers(ctx, record.credential, url=url, home=place.home)
+    options["headers"] = {**options.get("headers", {}), **auth}
+    options["timeout_s"] = timeout_s
+    options["max_bytes"] = max(READ_BYTES, max_response_bytes)
+    options["redirects"] = REDIRECTS if operation.entry.method in READS else 0
+    reply = await ctx.http.send(operation.entry.method, url, **options)
+    return _answered(reply, max_response_bytes)
+
+
+def _place(record: shelf.Record, document: Any, operation: Operation) -> Place:
+    try:
+        home = base_url(document, override=record.base_url, spec_url=record.spec_url)
+        own = operation_base(operation.source.get("servers"), spec_url=record.spec_url)
+    except Nowhere as error:
+        raise ToolFailure("validation", str(error), field="name") from None
+    # Whoever overrides where the API is means all of it.
+    return Place(home if record.base_url or own is None else own, home)
+
+
+def _drafted(operation: Operation, given: Given, record: shelf.Record) -> tuple[str, Sending]:
+    try:
+        headers = request_headers(operation, given)
+        own = record.credential
+        if (own.sealed or own.reference) and own.header.lower() in headers:
+            message = f"The header {own.header} is set by what the API was loaded with."
+            raise Misuse(message, "headers")
+        options = request_body(operation, given, headers.get("content-type"))
+        target = request_target(operation, given)
+    except Misuse as misuse:
+        raise ToolFailure("validation", str(misuse), field=misuse.field) from None
+    options["headers"] = {"accept": ACCEPT, **headers, **options.get("headers", {})}
+    return target, options
+
+
+def _answered(reply: Reply, most: int) -> Answered:
+    shown = shown_body(
+        reply.body, reply.headers.get("content-type", ""), truncated=reply.truncated, most=most
+    )
+    return Answered(
+        status=reply.status,
+        headers=shown_headers(reply.headers),
+        body=shown.body,
+        truncated=shown.cut,
+    )

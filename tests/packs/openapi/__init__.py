@@ -1,0 +1,1 @@
+"""The pack `openapi` against a petstore that really runs."""

@@ -1,0 +1,242 @@
+"""Each tool of the pack answers and refuses what its page says, by both protocols."""
+
+import json
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.packs.office import Office, Worker
+from tests.packs.openapi.conftest import Shop
+from tests.packs.openapi.kit import APIS, INLINE, load
+
+pytestmark = pytest.mark.requirement("X7")
+
+
+@pytest.fixture
+def loaded(worker: Worker, shop: Shop) -> Worker:
+    """An agent whose tenant has all three APIs."""
+    for name in APIS:
+        load(worker, shop, name)
+    return worker
+
+
+def test_apis_are_loaded_and_listed(loaded: Worker, shop: Shop) -> None:
+    """Swagger 2.0 as JSON, 3.0 as YAML, 3.1; a second load replaces the first."""
+    told = load(loaded, shop, "old")
+    inline = loaded.call("openapi_load", name="inline", spec_content=INLINE).value
+    apis = loaded.call("openapi_list_apis").value["apis"]
+
+    assert told == {
+        "name": "old",
+        "title": "Swagger Petstore",
+        "version": "1.0.7",
+        "endpoint_count": 20,
+    }
+    assert inline["endpoint_count"] == 1
+    assert [(api["name"], api["endpoint_count"]) for api in apis] == [
+        ("echo", 13),
+        ("inline", 1),
+        ("new", 19),
+        ("old", 20),
+    ]
+
+
+def test_endpoints_are_filtered_and_paged(loaded: Worker) -> None:
+    """By a part of the path, by tag; `total` counts all that fit."""
+    found = loaded.call("openapi_list_endpoints", name="old", filter="PETID", tag="pet", limit=2)
+    rest = loaded.call("openapi_list_endpoints", name="old", filter="petId", offset=2).value
+
+    assert found.value["total"] == 4
+    assert (found.value["offset"], found.value["limit"]) == (0, 2)
+    assert found.value["entries"][0] == {
+        "path": "/pet/{petId}",
+        "method": "GET",
+        "summary": "Find pet by ID",
+        "tags": ["pet"],
+    }
+    assert [entry["method"] for entry in rest["entries"]] == ["DELETE", "POST"]
+    assert loaded.call("openapi_list_endpoints", name="old", tag="Pet").value["total"] == 0
+    assert loaded.call("openapi_list_endpoints", name="new").value["total"] == 19
+
+
+@pytest.mark.parametrize("api", ["old", "new"])
+def test_an_operation_is_described_with_everything_it_refers_to(loaded: Worker, api: str) -> None:
+    """As it is written, path and method first, without a single reference."""
+    told = loaded.call("openapi_get_operation", name=api, path="/pet/{petId}", method="get").value
+    answer = told["responses"]["200"]
+    schema = answer["schema"] if api == "old" else answer["content"]["application/json"]["schema"]
+
+    assert list(told)[:2] == ["path", "method"]
+    assert (told["path"], told["method"]) == ("/pet/{petId}", "GET")
+    assert told["operationId"] == "getPetById"
+    assert told["description"] == "Returns a single pet"
+    assert told["parameters"][0]["name"] == "petId"
+    assert schema["properties"]["category"]["properties"]["name"] == {"type": "string"}
+    assert "$ref" not in json.dumps(told)
+
+
+@pytest.mark.parametrize("api", ["old", "new"])
+def test_an_api_is_called(loaded: Worker, shop: Shop, api: str) -> None:
+    """Path, query, JSON, form and file; the API's own refusal is an answer with its status."""
+
+    def call(method: str, path: str, **more: Any) -> Any:
+        heard = loaded.call("openapi_call", name=api, path=path, method=method, **more)
+        assert heard.failure is None, heard
+        return heard.value
+
+    pet = {"id": 7, "name": "Fluffy", "photoUrls": [], "status": "available"}
+    seven = {"petId": 7}
+    added = call("POST", "/pet", body=pet)
+    found = call("GET", "/pet/findByStatus", query_params={"status": ["available", "sold"]})
+    renamed = call("POST", "/pet/{petId}", path_params=seven, body={"name": "Bello & Co"})
+    sent = {"filename": "a.png", "data_base64": "iVBORw==", "content_type": "image/png"}
+    upload = call(
+        "POST",
+        "/pet/{petId}/uploadImage",
+        path_params=seven,
+        body={"additionalMetadata": "photo", "file": sent},
+    )
+    deleted = call("DELETE", "/pet/{petId}", path_params=seven, headers={"api_key": "k"})
+    missing = call("GET", "/pet/{petId}", path_params=seven)
+
+    assert added["status"] == 200
+    assert added["body"] == pet
+    assert added["headers"]["content-type"] == "application/json"
+    assert added["truncated"] is False
+    assert found["body"] == [pet]
+    assert renamed["body"]["name"] == "Bello & Co"
+    assert upload["body"]["message"] == "photo: a.png image/png 4 bytes"
+    assert deleted["status"] == 200
+    assert (missing["status"], missing["body"]["message"]) == (404, "Pet not found")
+
+
+class Echo(NamedTuple):
+    """A call of the echo, and a part of what it heard."""
+
+    method: str
+    path: str
+    given: dict[str, Any]
+    heard: dict[str, Any]
+
+
+ECHOES = [
+    Echo(
+        "GET",
+        "/list",
+        {"query_params": {"many": ["a b", "c&d"]}},
+        {"query": "many=a%20b&many=c%26d"},
+    ),
+    Echo("GET", "/list", {"query_params": {"one": [1, 2]}}, {"query": "one=1,2"}),
+    Echo("GET", "/list", {"query_params": {"bar": ["a", "b"]}}, {"query": "bar=a%7Cb"}),
+    Echo("GET", "/list", {"query_params": {"gap": ["a", "b"]}}, {"query": "gap=a%20b"}),
+    Echo(
+        "GET",
+        "/list",
+        {"query_params": {"deep": {"a": 1, "b": [2, 3]}}},
+        {"query": "deep%5Ba%5D=1&deep%5Bb%5D=2&deep%5Bb%5D=3"},
+    ),
+    Echo("GET", "/list", {"query_params": {"flat": {"a": True}}}, {"query": "a=true"}),
+    Echo(
+        "GET",
+        "/list",
+        {"query_params": {"json": {"a": [1]}}},
+        {"query": "json=%7B%22a%22%3A%5B1%5D%7D"},
+    ),
+    Echo("GET", "/list", {"query_params": {"free": "x", "none": None}}, {"query": "free=x"}),
+    Echo(
+        "GET",
+        "/things/{id}/parts/{part}",
+        {"path_params": {"id": "a/b?c#d", "part": "ü"}},
+        {"path": "/echo/things/a%2Fb%3Fc%23d/parts/%C3%BC"},
+    ),
+    Echo(
+        "GET",
+        "/things/{id}/parts/{part}",
+        {"path_params": {"id": [1, 2], "part": 1.5}},
+        {"path": "/echo/things/1,2/parts/1.5"},
+    ),
+    Echo(
+        "GET", "/matrix/{point}", {"path_params": {"point": "x"}}, {"path": "/echo/matrix/;point=x"}
+    ),
+    Echo("POST", "/form", {"body": {"a": "1 2", "b": [3, 4]}}, {"body": "a=1%202&b=3&b=4"}),
+    Echo("POST", "/text", {"body": "Grüße"}, {"body": "Grüße"}),
+    Echo("POST", "/moved", {"body": {"a": 1}}, {}),
+]
+
+
+@pytest.mark.parametrize(
+    "case", ECHOES, ids=lambda case: f"{case.path} {list(case.given.values())}"
+)
+def test_arguments_are_written_as_the_description_wants_them(loaded: Worker, case: Echo) -> None:
+    """Styles of OpenAPI 3; nothing of a value is read as anything but the value."""
+    answer = loaded.call(
+        "openapi_call", name="echo", path=case.path, method=case.method, **case.given
+    ).value
+
+    assert case.heard.items() <= (answer["body"] or {}).items()
+
+
+def test_headers_reach_the_api(loaded: Worker) -> None:
+    """Those that a caller may set, once each."""
+    answer = loaded.call(
+        "openapi_call",
+        name="echo",
+        path="/list",
+        method="GET",
+        headers={"X-Custom-Header": "value", "X-List": ["a", "b"], "ACCEPT": "text/csv"},
+    ).value
+    heard = answer["body"]["headers"]
+
+    assert (heard["x-custom-header"], heard["x-list"]) == ("value", "a,b")
+    assert heard["accept"] == "text/csv"
+
+
+def test_a_long_answer_is_cut_where_it_stays_whole(loaded: Worker) -> None:
+    """Valid JSON with what is small beside the long list; text at a character; all say so."""
+
+    def call(path: str, most: int) -> Any:
+        return loaded.call(
+            "openapi_call", name="echo", path=path, method="GET", max_response_bytes=most
+        ).value
+
+    items, words, picture = call("/long", 1000), call("/words", 100), call("/picture", 4)
+
+    assert items["truncated"] is True
+    assert items["body"]["total"] == 3000
+    assert items["body"]["items"][:2] == [{"id": 0}, {"id": 1}]
+    assert 50 < len(items["body"]["items"]) < 110
+    assert words["body"].startswith("Grüße Grüße")
+    assert words["truncated"] is True
+    assert len(words["body"].encode()) <= 100
+    assert picture == {**picture, "body": {"base64": "iVBO"}, "truncated": True}
+    assert call("/long", 100_000)["truncated"] is False
+    assert call("/broken", 100)["body"] == '{"half": '
+
+
+def test_redirects_are_followed_for_what_only_reads(loaded: Worker) -> None:
+    """A POST that is moved is answered as it is."""
+    read = loaded.call("openapi_call", name="echo", path="/moved", method="GET").value
+    wrote = loaded.call("openapi_call", name="echo", path="/moved", method="POST").value
+    nothing = loaded.call("openapi_call", name="echo", path="/nothing", method="DELETE").value
+
+    assert read["body"]["query"] == "moved=1"
+    assert (wrote["status"], wrote["headers"]["location"]) == (307, "/echo/list?moved=1")
+    assert (nothing["status"], nothing["body"]) == (204, None)
+
+
+@pytest.mark.parametrize("protocol", ["mcp", "rest"])
+def test_two_tenants_with_the_same_names_never_meet(
+    office: Office, shop: Shop, protocol: Any
+) -> None:
+    """Neither in lists, nor in descriptions, nor by loading anew."""
+    one, other = office.worker(protocol), office.worker(protocol)
+    load(one, shop, "echo")
+
+    assert other.call("openapi_list_apis").value == {"apis": []}
+    assert other.call("openapi_list_endpoints", name="echo").failure is not None
+
+    other.call("openapi_load", name="echo", spec_content=INLINE)
+
+    assert one.call("openapi_list_endpoints", name="echo").value["total"] == 13
+    assert other.call("openapi_list_endpoints", name="echo").value["total"] == 1
+    assert other.call("openapi_call", name="echo", path="/list", method="GET").failure is not None
