@@ -37,6 +37,8 @@ RUNS = READS | EXECUTE
 WRITES = READS | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
 """No links, no devices, and nothing that was written can be run."""
 
+NOT_STARTED = 126
+"""The exit code where the program could not even begin, as in a shell."""
 NO_NEW_PRIVS, DEATH_SIGNAL = 38, 1
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
@@ -153,4 +155,9 @@ def main(text: str) -> None:
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    try:
+        main(sys.argv[1])
+    except OSError as failure:
+        # One line, as a shell has it; where this file is, is nobody's business.
+        sys.stderr.write(f"cannot start: {failure.strerror}\n")
+        sys.exit(NOT_STARTED)
