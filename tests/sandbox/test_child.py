@@ -119,6 +119,13 @@ async def test_limits_hold(tmp_path: Path) -> None:
     assert b"LEFT" not in ended.out
 
 
+async def test_a_reader_that_is_gone_ends_a_program(tmp_path: Path) -> None:
+    """As on a terminal: Python's own habit of ignoring that does not come along."""
+    ended = await done(shell(tmp_path, "(cat /dev/zero; echo $? >&2) | head -c 1; exit 5"))
+
+    assert (ended.code, ended.out, ended.err) == (5, b"\0", b"141\n")
+
+
 async def test_a_flood_of_output_is_cut_and_not_waited_for(tmp_path: Path) -> None:
     """What is beyond the limit is thrown away while it comes."""
     ended = await done(shell(tmp_path, "head -c 3000000 /dev/zero; echo x >&2"))
