@@ -8,6 +8,8 @@ class BuiltIn(NamedTuple):
 
     place: str
     extra: str | None = None
+    maker: str = ""
+    """Where `packs_from` is, which makes more packs of what the pack's table says."""
 
 
 BUILT_IN: dict[str, BuiltIn] = {
@@ -16,7 +18,7 @@ BUILT_IN: dict[str, BuiltIn] = {
     "git": BuiltIn("gatepost.packs.git.tools"),
     "gitlab": BuiltIn("gatepost.packs.gitlab.tools"),
     "memory": BuiltIn("gatepost.packs.memory"),
-    "openapi": BuiltIn("gatepost.packs.openapi.tools"),
+    "openapi": BuiltIn("gatepost.packs.openapi.tools", maker="gatepost.packs.openapi.offering"),
     "ssh": BuiltIn("gatepost.packs.ssh.tools"),
     "vault": BuiltIn("gatepost.packs.vault.tools"),
     "workspace": BuiltIn("gatepost.packs.workspace"),
