@@ -209,6 +209,11 @@ def rotate(path: Path, *, keep: int) -> str:
     return key.id
 
 
+def key_ids(path: Path) -> tuple[str, ...]:
+    """The ids of a ring's keys, the newest first; raises KeyRingError."""
+    return tuple(key.id for key in _read(path).keys)
+
+
 def _read(path: Path) -> _StoredRing:
     try:
         # Whoever else may read the file can sign sessions for anybody.

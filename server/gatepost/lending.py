@@ -13,11 +13,16 @@ from gatepost.secrets.grammar import INNER_NAME, NAME, SecretRefused
 from gatepost.secrets.shelf import Secrets
 from gatepost.secrets.vault import Unreadable
 from gatepost.stores.api import Entries, Records
-from gatepost.tools.api import Call, CallContext, Outcome, ToolFailure
+from gatepost.tools.api import Call, CallContext, Failure, Outcome, ToolFailure
+from gatepost.tools.client import MissingCapability, ProtocolError
+from gatepost.tools.registry import Unknown
 from gatepost.tools.surroundings import Outbound, Sealed
 from gatepost_authz.config import Network
 
 T = TypeVar("T")
+
+MOST_DEPTH = 4
+"""Calls within calls within calls: a tool that calls itself must come to an end."""
 
 log = structlog.get_logger("gatepost.secrets")
 
@@ -75,6 +80,9 @@ class Lending:
 
     async def call(self, ctx: CallContext, name: str, arguments: Mapping[str, Any]) -> Outcome:
         """See `Kit`."""
+        if ctx.depth >= MOST_DEPTH:
+            message = f"Tools call one another at most {MOST_DEPTH} deep; {name} was not called."
+            return Outcome(failure=Failure("denied", message))
         inner = Call(
             caller=ctx.caller,
             name=name,
@@ -82,8 +90,17 @@ class Lending:
             request_id=ctx.request_id,
             client=ctx.client,
             correlation=ctx.correlation,
+            depth=ctx.depth + 1,
         )
-        return await self._run(inner)
+        try:
+            return await self._run(inner)
+        except Unknown:
+            failure = Failure("not_found", f"There is no tool named {name!r}.")
+        except MissingCapability as missing:
+            failure = Failure("denied", f"{name} {missing}, which the caller of a tool has not.")
+        except ProtocolError as error:
+            failure = Failure("internal", error.message)
+        return Outcome(failure=failure)
 
 
 class Drawer:

@@ -95,10 +95,14 @@ class Services:
             quota=Quota(config.workspace.quota_bytes, config.workspace.quota_files),
         )
         self.secrets = Secrets(Vault(records, keyring))
+        self.redaction = Redaction(self.secrets)
         self.buckets = Buckets()
         self.flood = Flood(config.limits.failures_per_second)
-        self.log = AccessLog(config.log.format, enabled=config.log.level in {"debug", "info"})
-        self.redaction = Redaction()
+        self.log = AccessLog(
+            config.log.format,
+            enabled=config.log.level in {"debug", "info"},
+            clean=self.redaction.clean,
+        )
         self.register = Register(records, relay)
         self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
         self._introspectors: list[Introspectors] = []
@@ -208,6 +212,7 @@ class Services:
             client=call.client,
             changes=TenantChanges(self.relay, call.caller.tenant_id),
             correlation=call.correlation,
+            depth=call.depth,
             kit=self.lending,
         )
 

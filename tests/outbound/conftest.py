@@ -20,12 +20,7 @@ def internet(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
 @pytest.fixture
 def world(internet: World) -> World:
     """The same, with nothing remembered."""
-    internet.site.seen.clear()
-    internet.site.pages.clear()
-    internet.names.asked.clear()
-    internet.names.known.clear()
-    internet.proxy.asked.clear()
-    return internet
+    return internet.reset()
 
 
 @pytest.fixture

@@ -7,8 +7,7 @@ import pytest
 from gatepost.outbound.client import Client
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.surroundings import Reply
-from tests.outbound.world import Page, Seen, World
-from tests.support.idp import Send, respond
+from tests.outbound.world import World, leads
 
 SITE = "https://www.web.test"
 OTHER = "https://other.web.test"
@@ -19,14 +18,6 @@ SECRETS = {
     "X-Api-Key": "x",
     "Accept": "text/plain",
 }
-
-
-def leads(location: str, status: int = 302) -> Page:
-    async def page(seen: Seen, send: Send) -> None:
-        headers = ((b"location", location.encode("latin-1")),)
-        await respond(send, status, b"" if status == 304 else b"elsewhere", headers)
-
-    return page
 
 
 async def send(client: Client, method: str = "GET", url: str = SITE, **options: Any) -> Reply:

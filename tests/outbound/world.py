@@ -6,10 +6,12 @@ import threading
 from collections.abc import Awaitable, Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from typing import Any
 from urllib.parse import parse_qsl
 
 import msgspec
 
+from gatepost.services import Services
 from tests.authz.certificates import Company
 from tests.support.idp import Receive, Scope, Send, respond
 from tests.support.serving import Server
@@ -128,6 +130,24 @@ class _Tunnel(socketserver.BaseRequestHandler):
             back.join(10)
 
 
+def says(body: bytes | str, kind: str = "text/html", status: int = 200, **headers: str) -> Page:
+    """A page with that content; header names are given with `_` for `-`."""
+    data = body.encode() if isinstance(body, str) else body
+    fields = {"content-type": kind, "content-length": str(len(data))}
+    fields |= {name.replace("_", "-"): value for name, value in headers.items()}
+    raw = tuple((name.encode(), value.encode("latin-1")) for name, value in fields.items() if value)
+
+    async def page(seen: Seen, send: Send) -> None:
+        await respond(send, status, data, raw)
+
+    return page
+
+
+def leads(location: str, status: int = 302) -> Page:
+    """A redirect."""
+    return says("" if status == 304 else "elsewhere", status=status, location=location)
+
+
 class World(msgspec.Struct, frozen=True):
     """What there is: pages, names, and the only way to them."""
 
@@ -138,6 +158,23 @@ class World(msgspec.Struct, frozen=True):
     plain: int
     """The port of the site without TLS, on this machine."""
     secure: int
+
+    def reset(self) -> "World":
+        """Forget what was said, asked and known."""
+        self.site.seen.clear()
+        self.site.pages.clear()
+        self.names.asked.clear()
+        self.names.known.clear()
+        self.proxy.asked.clear()
+        return self
+
+    def network(self, **more: Any) -> dict[str, Any]:
+        """`[network]` of a server that reaches it."""
+        return {"ca_bundle": str(self.company.bundle), "proxy": self.proxy.url, **more}
+
+    def resolves_for(self, services: Services) -> None:
+        """Let a server ask this world's names."""
+        services.outbound.resolver = self.names
 
 
 @contextmanager

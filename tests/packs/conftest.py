@@ -16,7 +16,9 @@ def office(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
         "quota_bytes": 1_000_000,
         "quota_files": 200,
     }
-    with open_office(folder, ["filesystem", "workspace", "memory"], workspace=room) as office:
+    with open_office(
+        folder, ["filesystem", "workspace", "memory", "vault"], workspace=room
+    ) as office:
         yield office
 
 

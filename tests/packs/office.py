@@ -52,15 +52,18 @@ class Worker:
 
     def call(self, tool: str, **arguments: Any) -> Heard:
         if self.protocol == "mcp":
-            answer = result(self.site.door.call(self.token, tool, arguments))
+            heard = self.site.door.call(self.token, tool, arguments)
+            if "error" in (document := json.loads(heard.body)):
+                return Heard(failure=document["error"]["message"])  # a rate limit
+            answer = result(heard)
             text = "\n\n".join(block["text"] for block in answer["content"])
             if answer["isError"]:
                 return Heard(failure=text)
             return Heard(answer.get("structuredContent", text), text)
-        heard = Octopus(self.site, self.token).call(tool, arguments)
-        if heard.status != 200:
-            return Heard(failure=heard.json["message"], kind=KINDS[heard.status])
-        value = heard.json.get("result", heard.json)
+        told = Octopus(self.site, self.token).call(tool, arguments)
+        if told.status != 200:
+            return Heard(failure=told.json["message"], kind=KINDS[told.status])
+        value = told.json.get("result", told.json)
         return Heard(value, value if isinstance(value, str) else json.dumps(value))
 
     def listed(self) -> list[str]:

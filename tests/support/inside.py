@@ -54,7 +54,7 @@ class Inside(threading.Thread):
     async def _serve(self) -> None:
         async with opened(self.config, self.toolbox, self.keyring) as services:
             self.services = services
-            services.log = AccessLog("json", self.lines.write)
+            services.log = AccessLog("json", self.lines.write, clean=services.redaction.clean)
             if self._prepare is not None:
                 self._prepare(services)
             app = build_app(self.config, services)

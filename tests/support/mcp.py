@@ -23,6 +23,7 @@ from gatepost.stores.api import Records, Relay
 from gatepost.stores.memory import MemoryRecords, MemoryRelay
 from gatepost.streams import Streams
 from gatepost.tools.api import Call, CallContext, Offer
+from gatepost.tools.kit import Kit
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace, Workspaces
@@ -139,7 +140,9 @@ class Client:
         records: Records | None = None,
         streams: Streams | None = None,
         terms: Terms = DEFAULT_TERMS,
+        kit: Kit | None = None,
     ) -> None:
+        self.kit = kit
         self.clock = Clock()
         self.caller = a_caller()
         self.workspaces = workspaces
@@ -188,6 +191,7 @@ class Client:
             workspace=space,
             client=call.client,
             changes=self.feed.of(tenant),
+            kit=self.kit,
         )
 
     async def send(

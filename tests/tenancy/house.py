@@ -11,7 +11,7 @@ import msgspec
 from gatepost.config.judgement import problems
 from gatepost.config.toolbox import load
 from gatepost.listen import bind
-from gatepost.services import Services
+from gatepost.services import Services, keyring_of
 from gatepost.settings import Config
 from gatepost_authz.config import Problem
 from tests.support import forge as f
@@ -106,5 +106,6 @@ def house(
     toolbox = load(config.tools, config.packs, config.network)
     found = [one for one in problems(config, toolbox) if one.level == "error"]
     assert bool(found) is not checked, found
-    with Inside(config, toolbox, sock, prepare=prepare).running() as inside:
+    ring = keyring_of(config)
+    with Inside(config, toolbox, sock, keyring=ring, prepare=prepare).running() as inside:
         yield House(idp, Door(config.resource), inside)

@@ -4,7 +4,7 @@ from pathlib import Path
 
 import click
 
-from gatepost.keyring import KeyRingError, create, rotate
+from gatepost.keyring import KeyRingError, create, key_ids, rotate
 
 FILE = click.Path(dir_okay=False, path_type=Path)
 DEFAULT_FILE = "keyring.json"
@@ -33,16 +33,27 @@ def new(path: Path) -> None:
     type=click.IntRange(min=1),
     default=3,
     show_default=True,
-    help="How many older keys still verify what they signed.",
+    help="How many older keys still verify and open what they signed and sealed.",
 )
 def rotate_(path: Path, keep: int) -> None:
     """
     Put a new key in front of PATH (keyring.json); older keys still verify.
 
-    Running servers take it up at SIGHUP, or when they first meet what it signed.
+    Running servers take it up at SIGHUP, or when they first meet what it signed. What tenants keep
+    secret is sealed by these keys too: run `gatepost secrets rotate` after each rotation, before a
+    key that has sealed some falls out of the ring.
     """
     try:
+        before = key_ids(path)
         key_id = rotate(path, keep=keep)
+        after = key_ids(path)
     except KeyRingError as error:
         raise click.ClickException(str(error)) from None
     click.echo(f"{path} signs with the key {key_id} now.")
+    click.echo("Tenants' secrets: `gatepost secrets rotate` seals them with it.")
+    for gone in [one for one in before if one not in after]:
+        click.echo(f"The key {gone} is gone, and so is every secret that only it opens.", err=True)
+    if len(after) > keep:
+        click.echo(
+            f"The next rotation drops the key {after[-1]}: seal the secrets anew before.", err=True
+        )

@@ -14,13 +14,15 @@ from gatepost.dev.composition import (
     HOST,
     dev_config,
     dev_issuer,
+    dev_ring,
     forget_state,
     locked,
     make_state_folder,
+    write_settings,
     write_state,
 )
 from gatepost.dev.welcome import lines
-from gatepost.keyring import KeyRing
+from gatepost.keyring import KeyRingError
 from gatepost.serve import Job
 from gatepost_keys.issuer.locks import BANNER
 from gatepost_keys.issuer.mount import routes
@@ -67,7 +69,11 @@ def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> N
         raise click.ClickException("; ".join(reasons))
     try:
         make_state_folder(state)
+        keyring = dev_ring(state)
+        write_settings(state, config)
         written = write_state(state, config, issuer)
+    except KeyRingError as error:
+        raise click.ClickException(str(error)) from None
     except OSError as error:
         raise click.ClickException(
             f"the state directory {state} cannot be used: {error.strerror}; choose one with --state"
@@ -83,7 +89,7 @@ def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> N
     job = Job(
         config=config,
         toolbox=toolbox,
-        keyring=KeyRing.ephemeral(),
+        keyring=keyring,
         sock=sock,
         development_issuer=routes(issuer),
     )

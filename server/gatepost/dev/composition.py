@@ -9,6 +9,7 @@ from urllib.parse import quote
 import msgspec
 
 from gatepost.commands.token import STATE_FILE, DevState
+from gatepost.keyring import KeyRing, create
 from gatepost.settings import (
     Config,
     LimitsSettings,
@@ -26,6 +27,8 @@ from gatepost_keys.issuer.state import CLI_CLIENT
 
 HOST = "127.0.0.1"
 DATABASE_FILE = "gatepost.db"
+RING_FILE = "keyring.json"
+SETTINGS_FILE = "dev.toml"
 
 
 def dev_config(port: int, *, tools: tuple[str, ...], state: Path) -> Config:
@@ -84,6 +87,34 @@ def locked(config: Config, issuer: IssuerSettings, environ: Mapping[str, str]) -
 def make_state_folder(folder: Path) -> None:
     """The folder for state, closed to others; raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def dev_ring(folder: Path) -> KeyRing:
+    """
+    The ring in the state folder, made when there is none: what it seals is kept there as well.
+
+    Raises KeyRingError.
+    """
+    path = folder / RING_FILE
+    if not path.exists():
+        create(path)
+    return KeyRing.load(f"file:{path}")
+
+
+def write_settings(folder: Path, config: Config) -> None:
+    """Write a file for `--config` of commands that work on this server's database; OSError."""
+    quoted = msgspec.json.encode
+    place = folder.resolve()
+    lines = [
+        b"resource = %b" % quoted(config.resource),
+        b'mode = "development"',
+        b'issuers = [{ issuer = %b, tenant = { claim = "org_id" } }]'
+        % quoted(config.issuers[0].issuer),
+        b"tenancy = { tenants = %b }" % quoted(config.tenancy.tenants),
+        b"storage = { database = %b }" % quoted(f"sqlite:///{quote(str(place / DATABASE_FILE))}"),
+        b"keys = { ring = %b }" % quoted(f"file:{place / RING_FILE}"),
+    ]
+    (folder / SETTINGS_FILE).write_bytes(b"\n".join([*lines, b""]))
 
 
 def write_state(folder: Path, config: Config, issuer: IssuerSettings) -> Path:

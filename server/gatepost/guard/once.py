@@ -14,7 +14,7 @@ from gatepost.guard.limits import Attempts
 from gatepost.guard.run import Run, Terms, Work
 from gatepost.stores.api import Records, Relay
 from gatepost.tools.api import Call, Offer, Outcome, Retry, Tool, ToolFailure
-from gatepost.tools.redaction import Redaction
+from gatepost.tools.redaction import Guard, Redaction
 from gatepost.tools.runner import GRACE_S, Next
 from gatepost_authz.caller import TenantContext
 
@@ -137,7 +137,7 @@ class Once:
             repeatable=reads or offer.annotations.idempotent_hint is True,
             limit_s=offer.timeout_s or self._timeout_s,
             max_result_bytes=self._max_result_bytes,
-            guard=self._redaction.guard(call, offer),
+            guard=Guard(self._redaction, call, offer),
         )
         return self._runs.join(work, terms_of(call.caller, offer, retry, call.arguments))
 

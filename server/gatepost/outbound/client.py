@@ -124,6 +124,8 @@ class Sender:
                 most = options.get("redirects", 0)
                 for hop in range(most + 1):
                     try:
+                        if "before" in options:
+                            await options["before"](draft.url)
                         sent = await self._hop(draft, hop < most, timeout_s, max_bytes)
                     except httpx2.TransportError as error:
                         at = httpx2.URL(draft.url).host

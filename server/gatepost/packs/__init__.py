@@ -13,13 +13,16 @@ class BuiltIn(NamedTuple):
 
 
 BUILT_IN: dict[str, BuiltIn] = {
+    "calendar": BuiltIn("gatepost.packs.calendar.tools", "calendar"),
     "demo": BuiltIn("gatepost.packs.demo"),
     "filesystem": BuiltIn("gatepost.packs.filesystem"),
     "git": BuiltIn("gatepost.packs.git.tools"),
     "gitlab": BuiltIn("gatepost.packs.gitlab.tools"),
     "memory": BuiltIn("gatepost.packs.memory"),
     "openapi": BuiltIn("gatepost.packs.openapi.tools", maker="gatepost.packs.openapi.offering"),
+    "scripts": BuiltIn("gatepost.packs.scripts.tools", extra="scripts"),
     "ssh": BuiltIn("gatepost.packs.ssh.tools"),
     "vault": BuiltIn("gatepost.packs.vault.tools"),
+    "web": BuiltIn("gatepost.packs.web.tool"),
     "workspace": BuiltIn("gatepost.packs.workspace"),
 }

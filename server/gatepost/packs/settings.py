@@ -5,23 +5,28 @@ from typing import Any
 
 import msgspec
 
+from gatepost.packs.calendar.settings import CalendarSettings
 from gatepost.packs.git.settings import GitSettings
 from gatepost.packs.gitlab.settings import GitlabSettings
 from gatepost.packs.openapi.settings import OpenapiSettings
+from gatepost.packs.scripts.settings import ScriptsSettings
 from gatepost.packs.ssh.settings import SshSettings
 from gatepost.packs.table import PackSettings
 from gatepost.packs.vault.settings import VaultSettings
+from gatepost.packs.web.settings import WebSettings
 
 
 class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """The tables of all packs."""
 
+    calendar: CalendarSettings = CalendarSettings()
     git: GitSettings = GitSettings()
     gitlab: GitlabSettings = GitlabSettings()
     openapi: OpenapiSettings = OpenapiSettings()
+    scripts: ScriptsSettings = ScriptsSettings()
     ssh: SshSettings = SshSettings()
     vault: VaultSettings = VaultSettings()
-    """Where the vault of `vault_read` and its kin is."""
+    web: WebSettings = WebSettings()
 
     def tables(self) -> Iterator[tuple[str, PackSettings]]:
         """Each by its pack's name."""

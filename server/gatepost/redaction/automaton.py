@@ -6,7 +6,7 @@ from functools import cache
 from ahocorasick_rs import BytesAhoCorasick, MatchKind
 
 from gatepost.redaction.encoding import marks_of
-from gatepost.redaction.layer import layers, readings
+from gatepost.redaction.layer import UNREAD, layers, readings
 from gatepost.redaction.mark import Mark, Span
 from gatepost.redaction.shape import shapes
 
@@ -23,12 +23,13 @@ class Automaton:
         for mark in marks:
             by_window.setdefault(mark.window, []).append(mark)
         self._marks = list(by_window.values())
-        self._search = BytesAhoCorasick(by_window, matchkind=MatchKind.Standard)
+        automaton = BytesAhoCorasick(by_window, matchkind=MatchKind.Standard)
+        self.search = automaton.find_matches_as_indexes
 
     def finds(self, text: bytes) -> list[Span]:
         """Everything in *text* as it stands, in no order; parts may overlap."""
         # Overlapping: one that ends first, or begins first, must not hide another.
-        hits = self._search.find_matches_as_indexes(text, overlapping=True)
+        hits = self.search(text, overlapping=True)
         if not hits:
             return []
         return [*self._checked(text, hits)]
@@ -67,6 +68,13 @@ class Redactor:
         both._automata, both.plain = (*self._automata, Automaton(marks)), False
         return both
 
+    def clear(self, text: bytes) -> bool:
+        """Whether nothing is to be taken out; every call asks, and most answers are short."""
+        if len(self._automata) > 1 or UNREAD(text):
+            return not self.spans(text)
+        search = self._automata[0].search
+        return not search(text, overlapping=True) or not self.spans(text)
+
     def spans(self, text: bytes) -> list[Span]:
         """Where something is to be taken out: sorted, apart from each other."""
         found: list[Span] = []
@@ -80,7 +88,7 @@ class Redactor:
                     ways = ways or readings(text)
                     start, end = ways[depth].source(span.start, span.end)
                     found.append(Span(start, end, span.name, span.secret))
-        return merged(found)
+        return merged(found) if found else found
 
     def clean(self, text: str) -> str:
         """*text* with `[REDACTED:NAME]` in place of each; the same object where there is none."""

@@ -56,6 +56,8 @@ class _Document:
             # So that each quotation mark is the beginning or the end of a string.
             encoded = encoded.replace(b"\\\\", b"\\u005c").replace(b'\\"', b"\\u0022")
         pieces = encoded.split(b'"')
+        if len(pieces) % 2 == 0:
+            pieces.append(b"")  # no JSON: its last string has no end
         self._between, self._strings = pieces[::2], pieces[1::2]
         self._blocks = blocks
         escaped = b"\\" in encoded

@@ -5,6 +5,8 @@ import itertools
 import json
 import re
 from collections.abc import Iterator
+from contextlib import suppress
+from typing import Any
 from urllib.parse import quote
 
 import msgspec
@@ -17,7 +19,7 @@ LEAST_BYTES = 4
 LINE_BYTES = 16
 """A line of a value in several lines is a secret of its own from this length on."""
 
-_NAMEABLE = re.compile(r"[^A-Za-z0-9_.-]")
+_NAMEABLE = re.compile(r"[^A-Za-z0-9_-]")
 _SCHEME = re.compile(r"(?:bearer|basic|token|apikey|api-key) +(\S.*)", re.IGNORECASE | re.DOTALL)
 _HEX_WINDOW_BYTES = 4
 
@@ -57,8 +59,12 @@ def meant_by(value: str) -> list[str]:
 
 
 def shown(name: str) -> str:
-    """A secret's name as it may stand in any text."""
-    return _NAMEABLE.sub("_", name)[:64] or "SECRET"
+    """
+    A secret's name as it may stand in any text.
+
+    What follows a point tells apart values that a secret had one after another.
+    """
+    return _NAMEABLE.sub("_", name.partition(".")[0])[:64] or "SECRET"
 
 
 def _spelt(plain: bytes) -> Iterator[bytes]:
@@ -68,9 +74,23 @@ def _spelt(plain: bytes) -> Iterator[bytes]:
 
 
 def _lines(plain: bytes) -> Iterator[bytes]:
+    """Parts that are secrets of their own: of a key in lines, of credentials in JSON."""
+    if plain[:1] in (b"{", b"["):
+        with suppress(ValueError, RecursionError):
+            yield from (text for text in _texts(json.loads(plain)) if len(text) >= LINE_BYTES)
     for line in map(bytes.strip, plain.splitlines()):
         if len(line) >= LINE_BYTES and not line.startswith(b"-----"):
             yield line
+
+
+def _texts(value: Any) -> Iterator[bytes]:
+    if isinstance(value, dict):
+        value = [*value.values()]
+    if isinstance(value, list):
+        for inner in value:
+            yield from _texts(inner)
+    elif isinstance(value, str):
+        yield value.encode(errors="surrogatepass")
 
 
 def _inside(plain: bytes, value: str) -> Iterator[bytes]:

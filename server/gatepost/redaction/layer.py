@@ -19,6 +19,8 @@ ESCAPE = re.compile(
 """Of URLs, of strings in JSON and programs, and of HTML."""
 WRAP = re.compile(rb"[\r\n]+[ \t\x0b\f]*")
 """A line break with the indentation that follows; base64 is often wrapped."""
+UNREAD = re.compile(rb"[\\%&\r\n]").search
+"""Finds that a text has more than one reading."""
 MOST_REMEMBERED = 4096
 
 _NAMED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}

@@ -45,8 +45,8 @@ class Confined(msgspec.Struct, frozen=True, kw_only=True):
     """TCP ports it may connect to, at any address: who names addresses checks them."""
     limits: Mapping[str, int] = {}
     """By the names of setrlimit(2), without RLIMIT_."""
-    handles: tuple[int, ...] = ()
-    """Open files that it inherits under their numbers."""
+    handles: tuple[tuple[int, int], ...] = ()
+    """Open files that it inherits: ours, and the number that it knows each by."""
     runs: tuple[str, ...] = SYSTEM
 
 
@@ -91,28 +91,31 @@ async def run(
     timeout_s: float,
     most: int,
     heard: Callable[[bytes], None] | None = None,
+    given: bytes = b"",
 ) -> Ended:
     """
     Run it to its end and keep at most *most* bytes of each stream; *heard* gets what it writes to
-    standard error.
+    standard error, and it may read *given* from standard input.
 
     TimeoutError when it takes longer. However this ends, the program and all that it started in
     its process group are gone: asked first, then killed.
     """
     process = await asyncio.create_subprocess_exec(
         *(sys.executable, "-I", "-S", LAUNCHER, _told(program)),
-        stdin=asyncio.subprocess.DEVNULL,
+        stdin=asyncio.subprocess.PIPE if given else asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
         env=dict(program.env),
         start_new_session=True,
-        pass_fds=program.handles,
+        pass_fds=[ours for ours, _ in program.handles],
         close_fds=True,
     )
     out, err = Kept(most), Kept(most, heard)
     try:
         async with asyncio.timeout(timeout_s):
-            await asyncio.gather(out.drain(process.stdout), err.drain(process.stderr))
+            await asyncio.gather(
+                _feed(process.stdin, given), out.drain(process.stdout), err.drain(process.stderr)
+            )
             code = await process.wait()
     except (asyncio.CancelledError, TimeoutError):
         await _ask(process)
@@ -123,12 +126,21 @@ async def run(
     return Ended(code, bytes(out.data), bytes(err.data), (out.cut, err.cut))
 
 
+async def _feed(stream: asyncio.StreamWriter | None, given: bytes) -> None:
+    if stream is None:
+        return
+    with contextlib.suppress(BrokenPipeError, ConnectionResetError):  # it need not read to the end
+        stream.write(given)
+        await stream.drain()
+    stream.close()
+
+
 def _told(program: Confined) -> str:
     told = msgspec.to_builtins(program)
     told["confine"] = confines()
     told["devices"] = DEVICES
     told["reads"] = [*ANSWERS, *told["reads"]]
-    del told["env"], told["handles"]
+    del told["env"]
     return msgspec.json.encode(told).decode()
 
 

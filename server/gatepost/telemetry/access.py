@@ -25,10 +25,14 @@ Wall-clock seconds, method, path, status (0: no answer), seconds, request id, ca
 id that the client gave to what the request is part of.
 """
 
+Clean = Callable[[str | None, str], str]
+"""A text of this tenant's caller without secrets."""
+
 CORRELATION_BYTES = 128
 
 # Lines are encoded on the loop: what gathers in a tenth of a second under load would hold up a
 # request for milliseconds (p99 6.1 ms against 3.4).
+BAD_REQUEST = 400
 FLUSH_EVERY_S = 0.02
 # What waits for a slow pipe stays below this many lines; beyond it lines are dropped and counted.
 MOST_WAITING = 50_000
@@ -89,6 +93,22 @@ def shown(row: Row) -> bytes:
     return line.encode("utf-8", "backslashreplace")
 
 
+def without(row: Row, clean: Clean) -> Row:
+    """The row without secrets of its caller's tenant."""
+    at, method, path, status, duration, request_id, caller, peer, correlation = row
+    tenant = None if caller is None else caller.tenant_id
+    if correlation is not None:
+        # Before it is cut: half a secret would not be found.
+        said = clean(tenant, correlation.decode("ascii", "backslashreplace"))
+        correlation = said.encode("ascii", "backslashreplace")
+    method, path = clean(tenant, method), clean(tenant, path)
+    return at, method, path, status, duration, request_id, caller, peer, correlation
+
+
+def _plain(tenant: str | None, text: str) -> str:
+    return text
+
+
 def readable(correlation: bytes) -> str:
     """As much of a client's own word as a line has room for; it may be refused and still stands."""
     return correlation[:CORRELATION_BYTES].decode("ascii", "backslashreplace")
@@ -108,7 +128,9 @@ class AccessLog:
         write: Callable[[bytes], object] | None = None,
         *,
         enabled: bool = True,
+        clean: Clean | None = None,
     ) -> None:
+        self._clean = clean or _plain
         self._enabled = enabled
         self._encode = as_json if form == "json" else as_text
         self._write = write or write_to_stderr
@@ -140,7 +162,11 @@ class AccessLog:
 
     def _batch(self) -> bytes:
         rows, self._rows = self._rows, []
-        lines = self._encode(rows)
+        # A path that was served is one of ours; whatever else stands in a line a client has chosen.
+        lines = self._encode(
+            row if 0 < row[3] < BAD_REQUEST and row[8] is None else without(row, self._clean)
+            for row in rows
+        )
         if self._dropped:
             dropped = {"event": "access_lines_dropped", "count": self._dropped}
             lines += _ENCODER.encode_lines([dropped])

@@ -134,6 +134,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The keys of what this run asked so far."""
     correlation: str | None = None
     """The caller's own id for what this call is part of; hand it on, and believe nothing of it."""
+    depth: int = 0
+    """How many calls of other tools led to this one."""
 
     kit: Kit | None = None
     """What the methods below lend; None only where a function is called by hand."""
@@ -381,3 +383,5 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """It may go on when its caller's token has expired: whoever waits for it sees to that."""
     correlation: str | None = None
     """The caller's own id for what this call is part of: for logs and calls further on."""
+    depth: int = 0
+    """How many calls of other tools led to this one."""

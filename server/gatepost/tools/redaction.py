@@ -1,6 +1,7 @@
 """What calls say without their tenant's secrets: answers, failures, what is told meanwhile."""
 
 import asyncio
+import re
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
 from typing import Any, Protocol
@@ -12,7 +13,7 @@ from gatepost.redaction import document, place
 from gatepost.redaction.automaton import Redactor
 from gatepost.redaction.encoding import meant_by
 from gatepost.redaction.stream import Said
-from gatepost.tools.api import Call, Failure, Offer, Outcome
+from gatepost.tools.api import Call, Failure, Offer, Outcome, ToolFailure
 from gatepost.tools.client import (
     NOBODY,
     Capabilities,
@@ -27,8 +28,11 @@ from gatepost.tools.secret import literals
 
 MANY = 100
 """So many secrets are prepared for in a thread; each takes a fifth of a millisecond."""
-MOST_TENANTS = 1_000
-"""Tenants whose redactors are kept; one that is met again is prepared for again."""
+MOST_MADE = 1_000
+"""Redactors that are kept; one that is needed again is made again."""
+
+_STRINGS = re.compile(rb'"([^"]*)"(\s*:)?').findall
+"""The strings of a document that has no escapes, and which of them are names."""
 
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
@@ -36,92 +40,109 @@ _replace = msgspec.structs.replace
 
 
 class Known(Protocol):
-    """The secrets of tenants, by name, as far as this process knows them."""
+    """What must not be in any answer to a tenant."""
 
-    def current(self, tenant: str) -> Mapping[str, str] | None:
-        """
-        Those of a tenant: the same object until one of them changes; None: not loaded yet.
+    @property
+    def version(self) -> int:
+        """Another one for other values."""
 
-        A secret has to be among them before any tool gets it.
-        """
-
-    async def load(self, tenant: str) -> Mapping[str, str]:
-        """Load those of a tenant, so that they are current; StoreUnavailable."""
+    @property
+    def values(self) -> Mapping[str, str]:
+        """Each secret by the name that is shown in its place."""
 
 
-class NoSecrets:
-    """Where tenants keep none."""
+class Secrets(Protocol):
+    """What this process knows of tenants' secrets; one is known before any tool has it."""
 
-    def current(self, tenant: str) -> Mapping[str, str] | None:
+    def known(self, tenant: str | None) -> Known:
+        """What is known now; None is no tenant."""
+
+    def loaded(self, tenant: str) -> Known | None:
+        """The same where that is recent; None: it must be loaded."""
+
+    async def load(self, tenant: str) -> Known:
+        """Find out; StoreUnavailable."""
+
+
+class Nothing:
+    """What there is to know where nobody keeps secrets."""
+
+    version = 0
+    values: Mapping[str, str] = {}
+
+    def known(self, tenant: str | None) -> Known:
         """Nothing."""
-        return NONE
+        return self
 
-    async def load(self, tenant: str) -> Mapping[str, str]:
+    def loaded(self, tenant: str) -> Known | None:
         """Nothing."""
-        return NONE
+        return self
 
-
-NONE: Mapping[str, str] = {}
+    async def load(self, tenant: str) -> Known:
+        """Nothing."""
+        return self
 
 
 class Redaction:
     """
     Redactors of tenants, each made once for a state of the tenant's secrets.
 
-    Whoever has none shares one that only knows the forms of tokens.
+    Tenants without any share one, which knows what the server itself keeps secret and the forms of
+    tokens.
     """
 
-    def __init__(self, known: Known | None = None) -> None:
-        self.known = known or NoSecrets()
-        self._made: dict[str, tuple[Mapping[str, str], Redactor]] = {}
-        self._plain = Redactor(NONE)
+    def __init__(self, secrets: Secrets | None = None) -> None:
+        self._secrets = secrets or Nothing()
+        self._made: dict[int, Redactor] = {}
+        self._last: dict[str, int] = {}
+        self._plain = Redactor({})
         place.join(self)
 
     def redactors(self) -> Iterable[Redactor]:
         """Those of all tenants that are known here."""
-        return [redactor for _, redactor in self._made.values()]
+        return self._made.values()
 
-    def at_hand(self, tenant: str) -> Redactor | None:
-        """The redactor for the tenant's secrets as they are now; None: `ready` has to make it."""
-        secrets = self.known.current(tenant)
-        if not secrets:
-            return None if secrets is None else self._plain
-        made = self._made.get(tenant)
-        return made[1] if made is not None and made[0] is secrets else None
+    def is_ready(self, tenant: str) -> bool:
+        """Whether a call of the tenant may begin; `ready` sees to that."""
+        known = self._secrets.loaded(tenant)
+        return known is not None and (known.version in self._made or not known.values)
 
     async def ready(self, tenant: str) -> None:
-        """Make it; StoreUnavailable where its secrets cannot be loaded."""
-        while self.at_hand(tenant) is None:
-            secrets = self.known.current(tenant)
-            if secrets is None:
-                await self.known.load(tenant)
-            elif len(secrets) < MANY:
-                self._keep(tenant, secrets, Redactor(secrets))
+        """Make the redactor for its secrets as they are now; StoreUnavailable."""
+        while not self.is_ready(tenant):
+            known = self._secrets.loaded(tenant) or await self._secrets.load(tenant)
+            if known.version in self._made:
+                return
+            if len(known.values) < MANY:
+                self._keep(tenant, known, Redactor(known.values))
             else:
-                self._keep(tenant, secrets, await asyncio.to_thread(Redactor, secrets))
+                self._keep(tenant, known, await asyncio.to_thread(Redactor, known.values))
 
     def of(self, tenant: str) -> Redactor:
         """The same, at once: a secret that came while a call ran is known before it is told."""
-        redactor = self.at_hand(tenant)
+        known = self._secrets.known(tenant)
+        if not known.values:
+            return self._plain
+        redactor = self._made.get(known.version)
         if redactor is None:
-            secrets = self.known.current(tenant)
-            if secrets is None:
-                # Loaded when the call began, and let go of since: what was known then.
-                made = self._made.get(tenant)
-                return self._plain if made is None else made[1]
-            redactor = Redactor(secrets)
-            self._keep(tenant, secrets, redactor)
+            redactor = Redactor(known.values)
+            self._keep(tenant, known, redactor)
         return redactor
 
-    def guard(self, call: Call, offer: Offer) -> "Guard":
-        """What one call says, guarded."""
-        return Guard(self, call, offer, call.client)
+    def clean(self, tenant: str | None, text: str) -> str:
+        """A text of that tenant's that is about to be logged."""
+        known = self._secrets.known(tenant)
+        return self._made.get(known.version, self._plain).clean(text)
 
-    def _keep(self, tenant: str, secrets: Mapping[str, str], redactor: Redactor) -> None:
-        self._made.pop(tenant, None)
-        self._made[tenant] = secrets, redactor
-        if len(self._made) > MOST_TENANTS:
+    def _keep(self, tenant: str, known: Known, redactor: Redactor) -> None:
+        before = self._last.pop(tenant, None)
+        if before is not None and before != self._secrets.known(None).version:
+            self._made.pop(before, None)
+        self._made[known.version], self._last[tenant] = redactor, known.version
+        if len(self._made) > MOST_MADE:
             del self._made[next(iter(self._made))]
+        if len(self._last) > MOST_MADE:
+            del self._last[next(iter(self._last))]
 
 
 class Guard(msgspec.Struct, weakref=True):
@@ -135,6 +156,8 @@ class Guard(msgspec.Struct, weakref=True):
     call: Call
     offer: Offer
     client: Client = NOBODY
+    checked: bool = False
+    """Whether its arguments were found to be right."""
     said: dict[str, Said] = {}
     own: tuple[Redactor, Redactor] | None = None
     """The tenant's redactor, and the same with what this call's caller wrote itself."""
@@ -151,10 +174,10 @@ class Guard(msgspec.Struct, weakref=True):
     def outcome(self, outcome: Outcome) -> Outcome:
         """The outcome without secrets; as `fit` where it cannot be told at all."""
         redactor = self.now()
-        if outcome.failure is not None:
-            return _replace(outcome, failure=_failure(outcome.failure, redactor))
-        if redactor.plain and _is_harmless(outcome, redactor):
+        if outcome.failure is None and _is_harmless(outcome, redactor):
             return outcome
+        if outcome.failure is not None:
+            outcome = _replace(outcome, failure=_failure(outcome.failure, redactor))
         content = document.cleaned(_encode(outcome.content), redactor, blocks=True)
         if content is not None:
             outcome = _replace(outcome, content=tuple(_decode(content)))
@@ -164,8 +187,25 @@ class Guard(msgspec.Struct, weakref=True):
                 outcome = _replace(outcome, structured=Raw(structured))
         return outcome
 
+    def _refusal(self, refused: ToolFailure) -> ToolFailure:
+        """
+        What is wrong with the arguments, said of them as they are without secrets.
+
+        Messages quote values, and only the beginning of long ones: half a secret is not found.
+        """
+        clean = document.cleaned(self.call.arguments, self.now())
+        if clean is None:
+            return refused
+        try:
+            self.offer.check(clean)
+        except ToolFailure as again:
+            return again
+        return ToolFailure("validation", "The arguments are not what the schema allows.")
+
     def error(self, error: BaseException) -> BaseException:
         """What the call raised, as it may be told."""
+        if isinstance(error, ToolFailure) and not self.checked:
+            return self._refusal(error)
         return self.protocol_error(error) if isinstance(error, ProtocolError) else error
 
     def protocol_error(self, error: ProtocolError) -> ProtocolError:
@@ -238,18 +278,22 @@ def _is_harmless(outcome: Outcome, redactor: Redactor) -> bool:
     """Decide the usual case, one text and perhaps the same as JSON, without encoding it again."""
     if len(outcome.content) != 1:
         return False
-    block = outcome.content[0]
+    block, value = outcome.content[0], outcome.structured
     text = block.get("text")
-    if len(block) != 2 or not isinstance(text, str):
+    if len(block) != 2 or block.get("type") != "text" or not isinstance(text, str):
         return False
     plain = text.encode(errors="surrogatepass")
-    if isinstance(outcome.structured, Raw):
-        raw = bytes(outcome.structured)
-        if raw != plain and redactor.spans(raw):
-            return False
-    elif outcome.structured is not UNSET:
+    if not redactor.clear(plain):
         return False
-    return not redactor.spans(plain)
+    if value is UNSET:
+        return True
+    if not isinstance(value, Raw):
+        return False
+    encoded = bytes(value)
+    if b"\\" in encoded or (encoded != plain and not redactor.clear(encoded)):
+        return False
+    # What is split over several strings, as `document` finds it.
+    return redactor.clear(b"".join([text for text, colon in _STRINGS(encoded) if not colon]))
 
 
 def _failure(failure: Failure, redactor: Redactor) -> Failure:

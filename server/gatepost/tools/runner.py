@@ -21,8 +21,8 @@ from gatepost.tools.client import (
     all_needed,
 )
 from gatepost.tools.fit import fit, tellable
-from gatepost.tools.redaction import Redaction
-from gatepost.tools.registry import Registry
+from gatepost.tools.redaction import Guard, Redaction
+from gatepost.tools.registry import Registry, Unknown
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError
 
@@ -128,19 +128,25 @@ class Runner:
         or a new sign-in would help, MissingCapability, ProtocolError, InputNeeded and
         StoreUnavailable; these are for the protocol to answer.
         """
-        offer = self.registry.offer(call.kind, call.name, call.caller)
+        try:
+            offer = self.registry.offer(call.kind, call.name, call.caller)
+        except Unknown as unknown:
+            unknown.name = self.redaction.clean(call.caller.tenant_id, unknown.name)
+            raise
         if offer.scopes:
             call.caller.require(offer.scopes)
         if offer.acr_values or offer.max_age_s is not None:
             call.caller.require_authentication(offer.acr_values, offer.max_age_s, now=self.clock())
-        if self.redaction.at_hand(call.caller.tenant_id) is None:
+        if not self.redaction.is_ready(call.caller.tenant_id):
             await self.redaction.ready(call.caller.tenant_id)
-        guard = self.redaction.guard(call, offer)
+        guard = Guard(self.redaction, call, offer, call.client)
         HERE.set(guard)
         if call.client is not NOBODY:
             call = replace(call, client=guard)
         try:
-            outcome = await self._perform(call, offer, offer.check(call.arguments))
+            arguments = offer.check(call.arguments)
+            guard.checked = True
+            outcome = await self._perform(call, offer, arguments)
             # In here, as it may be the first to find that an outcome cannot be told at all.
             return fit(guard.outcome(outcome), offer, self.max_result_bytes)
         except asyncio.CancelledError as cancelled:

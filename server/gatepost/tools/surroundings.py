@@ -1,7 +1,7 @@
 """What a tool may use beside its arguments: the tenant's files and secrets, HTTP, its settings."""
 
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, Literal, Protocol, TypedDict, TypeVar, Unpack
 
@@ -255,6 +255,8 @@ class Sending(TypedDict, total=False):
     How many are followed; default 0. What is secret stays with the host it was meant for; a
     redirect that would take it elsewhere, or from https to http, is answered as it is.
     """
+    before: Callable[[str], Awaitable[None]]
+    """Awaited with the URL of each hop before it is asked; what it raises ends the call."""
     confidential: bool
     """Whether URL or parameters hold a secret, as headers and bodies are taken to: never by http
     to a public host."""

@@ -290,5 +290,5 @@ class _Reading:
         return text
 
     def _folder(self, text: str) -> Refused | str:
-        parts = relative(text, self.folder)
-        return parts if isinstance(parts, Refused) else "/".join((*self.folder, *parts)) or "."
+        judged = relative(text, self.folder)
+        return judged if isinstance(judged, Refused) else text

@@ -1,7 +1,7 @@
 """The way to other hosts: checked addresses, the tenant's key, and credentials that nobody sees."""
 
 import os
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -16,14 +16,27 @@ from gatepost.tools.api import CallContext, ToolFailure
 from gatepost_authz.config import Network
 
 TIMES = 8
-"""How often git may ask for the same credentials, one pipe's worth."""
+"""How often git may ask for the same credentials; all of it fits into a pipe."""
+MOST_CHARACTERS = 2_000
+
+NUMBER = 9
+"""By which git knows the pipe; shells need not take more than one digit."""
 
 # Git runs it with a shell and its own verb at the end. `read` takes a pipe byte by byte, so that
 # what it leaves is there for the next who asks.
 HELPER = (
-    '!f() {{ test "$1" = get && IFS= read -r u <&{0} && IFS= read -r p <&{0} && '
-    'printf \'username=%s\\npassword=%s\\n\' "$u" "$p"; }}; f'
+    f'!f() {{ test "$1" = get && IFS= read -r u <&{NUMBER} && IFS= read -r p <&{NUMBER} && '
+    'printf \'username=%s\\npassword=%s\\n\' "$u" "$p"; }; f'
 )
+
+
+class Secret(msgspec.Struct, frozen=True):
+    """How git signs in."""
+
+    place: str
+    """Where, as `https://host[:port]`."""
+    user: str
+    password: str
 
 
 class Road(msgspec.Struct, frozen=True):
@@ -34,8 +47,7 @@ class Road(msgspec.Struct, frozen=True):
     ports: tuple[int, ...] = ()
     env: dict[str, str] = {}
     reads: tuple[str, ...] = ()
-    secrets: dict[str, tuple[str, str]] = {}
-    """User name and password by `scheme://host[:port]`."""
+    secret: Secret | None = None
 
 
 async def road_to(ctx: CallContext, remotes: Sequence[Remote], ground: Ground) -> Road:
@@ -51,7 +63,9 @@ async def road_to(ctx: CallContext, remotes: Sequence[Remote], ground: Ground) -
         hosts = ", ".join(sorted(host for _, host, _ in web))
         message = f"This would reach several hosts at once ({hosts}): name one remote."
         raise ToolFailure("validation", message, field="args")
-    for (_, host, port), addresses in web.items():
+    secret = None
+    for (scheme, host, port), addresses in web.items():
+        secret = await _secret(ctx, scheme, host, port)
         settings["http.curloptResolve"] = f"{host}:{port}:{pinned(addresses)}"
         if bundle := ctx.settings(Network).ca_bundle:
             settings["http.sslCAInfo"] = str(Path.cwd() / bundle)
@@ -72,7 +86,7 @@ async def road_to(ctx: CallContext, remotes: Sequence[Remote], ground: Ground) -
         tuple(sorted({port for _, _, port in found})),
         env,
         reads,
-        await _secrets(ctx, web),
+        secret,
     )
 
 
@@ -88,54 +102,40 @@ def _ssh(ctx: CallContext, hosts: dict[str, tuple[str, int]], key: str, ground: 
     return ssh_command(configuration)
 
 
-async def _secrets(
-    ctx: CallContext, web: Mapping[tuple[Scheme, str, int], Sequence[str]]
-) -> dict[str, tuple[str, str]]:
-    found: dict[str, tuple[str, str]] = {}
-    credentials = ctx.settings(GitSettings).credentials
-    for scheme, host, port in web:
-        usual = port == USUAL_PORTS[scheme]
-        place = host if usual else f"{host}:{port}"
-        if scheme != "https" and usual:
-            continue
-        if place not in credentials:
-            continue
-        try:
-            secret = await ctx.secret(credentials[place], field="credentials")
-        except ToolFailure as none:
-            if none.failure.kind != "not_found":
-                raise
-            continue  # what is public can be read without
-        user, colon, password = secret.partition(":")
-        if not colon:
-            # GitLab and GitHub take a token with any name, and this one with tokens of OAuth too.
-            user, password = "oauth2", secret
-        if "\n" in secret or "\0" in secret:
-            raise ToolFailure("denied", f"The secret for {place} holds what no password may.")
-        found[f"{scheme}://{place}"] = (user, password)
-    return found
+async def _secret(ctx: CallContext, scheme: Scheme, host: str, port: int) -> Secret | None:
+    place = host if port == USUAL_PORTS[scheme] else f"{host}:{port}"
+    reference = ctx.settings(GitSettings).credentials.get(place)
+    if reference is None or scheme != "https":
+        return None
+    try:
+        secret = await ctx.secret(reference, field="args")
+    except ToolFailure as none:
+        if none.failure.kind != "not_found":
+            raise
+        return None  # what is public can be read without
+    user, colon, password = secret.partition(":")
+    if not colon:
+        # GitLab and GitHub take a token with any name, and this one with tokens of OAuth, too.
+        user, password = "oauth2", secret
+    if set("\n\r\0") & set(secret) or len(secret) > MOST_CHARACTERS:
+        raise ToolFailure("denied", f"The secret for {place} is no user name and password.")
+    return Secret(f"https://{place}", user, password)
 
 
 @contextmanager
-def handed(secrets: dict[str, tuple[str, str]]) -> Iterator[tuple[dict[str, str], tuple[int, ...]]]:
+def handed(secret: Secret | None) -> Iterator[tuple[dict[str, str], tuple[tuple[int, int], ...]]]:
     """
-    Settings and open files by which git gets credentials.
+    Settings and an open file by which git gets credentials.
 
-    They are in pipes, so in no list of processes, no environment and no file, and gone with them.
+    They are in a pipe, so in no list of processes, no environment and no file, and gone with it.
     """
-    settings: dict[str, str] = {}
-    handles: list[int] = []
+    if secret is None:
+        yield {}, ()
+        return
+    reading, writing = os.pipe()
     try:
-        for place, (user, password) in secrets.items():
-            reading, writing = os.pipe()
-            handles.append(reading)
-            try:
-                os.set_blocking(writing, False)
-                os.write(writing, f"{user}\n{password}\n".encode() * TIMES)
-            finally:
-                os.close(writing)
-            settings[f"credential.{place}.helper"] = HELPER.format(reading)
-        yield settings, tuple(handles)
+        with open(writing, "wb") as pipe:
+            pipe.write(f"{secret.user}\n{secret.password}\n".encode() * TIMES)
+        yield {f"credential.{secret.place}.helper": HELPER}, ((reading, NUMBER),)
     finally:
-        for handle in handles:
-            os.close(handle)
+        os.close(reading)

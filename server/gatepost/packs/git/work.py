@@ -1,6 +1,8 @@
 """One command from its plan to its answer: look, reach, run, count."""
 
 import asyncio
+import errno
+import os
 import shutil
 import tempfile
 import time
@@ -28,8 +30,8 @@ MEMORY_BYTES = 4_000_000_000
 LOOK_S = 1.0
 """Seconds between two looks at how much a running command has written; longer where they are."""
 
-TOO_LARGE = b"died of signal 25"
-"""SIGXFSZ, as git tells it of a program that it started: a file grew beyond the room there was."""
+TOO_LARGE = os.strerror(errno.EFBIG).encode()
+"""As git tells it: a file grew beyond the room there was."""
 
 NEW = frozenset({"clone", "init"})
 
@@ -94,7 +96,7 @@ class _Run:
         self.began = time.time()
         ended: Ended | None = None
         try:
-            with handed(road.secrets) as (settings, handles):
+            with handed(road.secret) as (settings, handles):
                 ended = await self._watched(self._program(road, settings, handles, room))
             return self._done(ended)
         except TimeoutError:
@@ -166,7 +168,11 @@ class _Run:
         return room
 
     def _program(
-        self, road: Road, credentials: dict[str, str], handles: tuple[int, ...], room: Usage
+        self,
+        road: Road,
+        credentials: dict[str, str],
+        handles: tuple[tuple[int, int], ...],
+        room: Usage,
     ) -> Confined:
         plan, ground = self.plan, self.ground
         git = program()
@@ -225,7 +231,7 @@ class _Run:
             raise self._full()
         ended = running.result()
         if not self.plan.reads:
-            self.over = await self._is_over() or TOO_LARGE in ended.err
+            self.over = await self._is_over() or (ended.code != 0 and TOO_LARGE in ended.err)
             if self.over:
                 raise self._full()
         return ended

@@ -5,7 +5,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
-from gatepost.packs.vault.names import beside, chosen, key_of, name_of
+from gatepost.packs.vault.names import beside, chosen, is_note, key_of, name_of
 from gatepost.packs.vault.note import Link
 from gatepost.packs.vault.query import Query, unspaced
 
@@ -58,7 +58,7 @@ def named(rows: Rows, target: str) -> list[str]:
     """The notes of that name, the one that is meant first; those of that alias where none is."""
     key = key_of(target.strip("/"))
     paths = [path for (path,) in rows.execute(BY_NAME, (name_of(key), MOST_FITTING))]
-    found = chosen(key, paths)
+    found = chosen(key, filter(is_note, paths))
     return found or [path for (path,) in rows.execute(BY_ALIAS, (key, MOST_FITTING))]
 
 

@@ -1,0 +1,214 @@
+"""`gatepost scripts`: which scripts of a tenant may run, decided by whoever runs the server."""
+
+import asyncio
+import difflib
+import getpass
+from collections.abc import Awaitable, Callable
+from contextlib import aclosing
+from datetime import UTC, datetime
+from pathlib import Path
+from typing import TypeVar
+
+import click
+import msgspec
+
+from gatepost.commands.configuration import config_option, settled
+from gatepost.config.references import plain
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Review
+from gatepost.packs.scripts.script import Script
+from gatepost.packs.scripts.shelf import Shelf
+from gatepost.renewal import known_tenants
+from gatepost.settings import Config
+from gatepost.stores.api import StoreRefused, StoreUnavailable
+from gatepost.stores.backends import MEMORY, open_records
+from gatepost.telemetry.logs import configure
+from gatepost.tools.api import ToolFailure
+from gatepost.workspace import Workspaces
+from gatepost_authz.config import TENANT_ID
+
+T = TypeVar("T")
+
+tenant_option = click.option("--tenant", required=True, help="Whose scripts: a tenant's id.")
+
+
+class Desk(msgspec.Struct, frozen=True):
+    """One tenant's scripts and what was decided about them."""
+
+    config: Config
+    approvals: Approvals
+    shelf: Shelf
+
+    async def there(self, name: str) -> list[Script]:
+        """What has that name: first what a call would run now, then what was tried before."""
+        found: list[Script] = []
+        try:
+            file = await self.shelf.find(name)
+        except ToolFailure as failure:
+            raise click.ClickException(failure.failure.message) from None
+        if file is not None:
+            found.append(file)
+        waiting = [one for one in await self.approvals.waiting() if one.name == name]
+        return [*found, *(script_of(one) for one in reversed(waiting))]
+
+
+@click.group()
+def scripts() -> None:
+    """
+    List, approve and revoke the scripts of tenants (the pack `scripts`).
+
+    Decisions are kept in the database and count with the next call, at every running server.
+    """
+
+
+@scripts.command("list")
+@tenant_option
+@config_option
+def list_(tenant: str, path: Path) -> None:
+    """List what may run, what waits for an administrator, and what nobody has called yet."""
+    rows = at_the_desk(path, tenant, rows_of)
+    if not rows:
+        click.echo(f"The tenant {tenant} has no scripts.")
+        return
+    lines = [("NAME", "STATE", "DIGEST", "BY", "WHEN"), *rows]
+    widths = [max(len(line[at]) for line in lines) for at in range(5)]
+    for line in lines:
+        click.echo("  ".join(map(str.ljust, line, widths)).rstrip())
+
+
+@scripts.command()
+@click.argument("name")
+@click.option("--digest", help="What was reviewed, as shown without this option.")
+@tenant_option
+@config_option
+def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
+    """
+    Let the script NAME run as it is.
+
+    Without --digest it only shows the script, or what is different from the approved one. With it,
+    the content of that digest is approved, and nothing else.
+    """
+    name = name.removesuffix(".star")
+
+    async def look(desk: Desk) -> tuple[list[Script], Review | None]:
+        return await desk.there(name), await desk.approvals.approved(name)
+
+    async def decide(desk: Desk) -> Script | None:
+        wanted = [one for one in await desk.there(name) if one.digest == digest]
+        if not wanted:
+            return None
+        await desk.approvals.approve(wanted[0], by=getpass.getuser())
+        return wanted[0]
+
+    if digest is not None:
+        approved = at_the_desk(path, tenant, decide)
+        if approved is None:
+            raise click.ClickException(
+                f"No script {name} of the tenant {tenant} has that digest (any more). Nothing was "
+                "approved: look at it again, without --digest."
+            )
+        click.echo(f"{approved.file} of the tenant {tenant} may run, as it is now.")
+        return
+    found, before = at_the_desk(path, tenant, look)
+    if not found:
+        raise click.ClickException(f"The tenant {tenant} has no script {name}.")
+    show(found[0], before, tenant)
+
+
+@scripts.command()
+@click.argument("name")
+@tenant_option
+@config_option
+def revoke(name: str, tenant: str, path: Path) -> None:
+    """Take the approval of the script NAME back, or drop it from what waits."""
+    name = name.removesuffix(".star")
+    was = at_the_desk(path, tenant, lambda desk: desk.approvals.revoke(name))
+    if was is None:
+        raise click.ClickException(
+            f"No script {name} of the tenant {tenant} is approved or waits; what the configuration "
+            "allows, packs.scripts.allow takes back."
+        )
+    click.echo(f"{name}.star of the tenant {tenant} is not {was} any more.")
+
+
+def show(script: Script, before: Review | None, tenant: str) -> None:
+    """What is to be reviewed, and how to approve it."""
+    text = script.text
+    if text is None:
+        raise click.ClickException(f"{script.file} is no UTF-8 text, so nobody can approve it.")
+    if before is not None and before.digest == script.digest:
+        click.echo(f"{script.file} is approved as it is now: {script.digest}")
+        return
+    lines = text.splitlines()
+    if before is not None:
+        old = before.content.splitlines()
+        lines = list(difflib.unified_diff(old, lines, "approved", "now", lineterm=""))
+    for line in lines:
+        click.echo(visible(line))
+    command = f"gatepost scripts approve --tenant {tenant} {script.name} --digest {script.digest}"
+    click.echo(f"\nNothing is approved yet. To approve exactly this:\n{command}")
+
+
+def visible(line: str) -> str:
+    """A line with what a terminal would act on, or would reorder, as escapes."""
+    return "".join(
+        one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode()
+        for one in line
+    )
+
+
+async def rows_of(desk: Desk) -> list[tuple[str, str, str, str, str]]:
+    """One for each content that counts, by name."""
+    settings = desk.config.packs.scripts
+    approved = {one.name: one for one in await desk.approvals.all_approved()}
+    waiting = await desk.approvals.waiting()
+    rows = [row("approved", one) for one in approved.values()]
+    rows += [row("waits", one) for one in waiting]
+    known = {one.digest for one in (*approved.values(), *waiting)}
+    for script in (await desk.shelf.all()).scripts:
+        if script.allowed_by(settings):
+            rows.append((script.name, "allowed", script.digest, "packs.scripts.allow", ""))
+        elif script.digest not in known:
+            state = "changed" if script.name in approved else "not approved"
+            rows.append((script.name, state, script.digest, "", ""))
+    return sorted(rows)
+
+
+def row(state: str, review: Review) -> tuple[str, str, str, str, str]:
+    """A decision or a question as a line of the list."""
+    when = datetime.fromtimestamp(review.at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return (review.name, state, review.digest, visible(review.by), when)
+
+
+def script_of(review: Review) -> Script:
+    """What a review is about."""
+    return Script(review.name, review.content.encode(), review.place)
+
+
+def at_the_desk(path: Path, tenant: str, do: Callable[[Desk], Awaitable[T]]) -> T:
+    """What *do* answers, with the configured store and folders open for it."""
+    config, _ = settled(path)
+    known = known_tenants(config) | {config.stdio.tenant}
+    if not TENANT_ID.fullmatch(tenant) or not (config.creates_tenants or tenant in known):
+        raise click.ClickException(f"The configuration knows no tenant {visible(tenant)}.")
+    if plain(config.storage.database) == MEMORY:
+        raise click.ClickException(
+            "`storage.database` is the memory of the server's process, which no other one can "
+            "change. Choose a file or PostgreSQL."
+        )
+
+    async def work() -> T:
+        records = await open_records(plain(config.storage.database))
+        workspaces = Workspaces(Path(config.workspace.root))
+        try:
+            async with aclosing(records):
+                entries = records.of(tenant).entries(SUBJECT)
+                shelf = Shelf(config.packs.scripts, workspaces.of(tenant))
+                return await do(Desk(config, Approvals(entries), shelf))
+        finally:
+            workspaces.close()
+
+    configure(level="warning", form="console")
+    try:
+        return asyncio.run(work())
+    except (StoreRefused, StoreUnavailable) as error:
+        raise click.ClickException(str(error)) from None

@@ -1,0 +1,186 @@
+"""A CalDAV server as far as reading takes it: its calendars, and their events of a time."""
+
+import asyncio
+import base64
+from datetime import UTC, datetime, timedelta
+from typing import NamedTuple
+from urllib.parse import unquote, urljoin, urlsplit
+from xml.etree.ElementTree import Element, ParseError
+
+from gatepost.packs.calendar.markup import parsed
+from gatepost.tools.api import ToolFailure
+from gatepost.tools.surroundings import Outbound, Reply
+
+MOST_CALENDARS = 50
+MOST_REDIRECTS = 5
+ANSWER_BYTES = 1_000_000
+D, C = "{DAV:}", "{urn:ietf:params:xml:ns:caldav}"
+
+FIND = b"""<?xml version="1.0" encoding="utf-8"?>
+<d:propfind xmlns:d="DAV:" xmlns:c="urn:ietf:params:xml:ns:caldav"><d:prop>
+<d:resourcetype/><d:displayname/><d:current-user-principal/>
+<c:calendar-home-set/><c:supported-calendar-component-set/>
+</d:prop></d:propfind>"""
+
+QUERY = """<?xml version="1.0" encoding="utf-8"?>
+<c:calendar-query xmlns:d="DAV:" xmlns:c="urn:ietf:params:xml:ns:caldav">
+<d:prop><c:calendar-data/></d:prop>
+<c:filter><c:comp-filter name="VCALENDAR"><c:comp-filter name="VEVENT">
+<c:time-range start="{start}" end="{end}"/>
+</c:comp-filter></c:comp-filter></c:filter></c:calendar-query>"""
+
+
+class Collection(NamedTuple):
+    """One calendar of a server."""
+
+    url: str
+    name: str
+    """As its owner calls it; empty where the configured URL is the calendar itself."""
+
+    def answers_to(self, part: str) -> bool:
+        """Whether *part* means it: by its name, or by the last part of its URL."""
+        return part in ("", self.name, _last(self.url))
+
+
+class CalDav:
+    """
+    One configured URL and who signs in there; see RFC 4791 and, for the ways in, RFC 6764.
+
+    The password goes to the origin of that URL and nowhere else, whatever the server names.
+    Raises ToolFailure.
+    """
+
+    def __init__(self, http: Outbound, url: str, *, user: str, password: str) -> None:
+        self._http = http
+        self._url = url
+        self._headers = {"content-type": "application/xml; charset=utf-8"} | basic(user, password)
+
+    async def collections(self) -> list[Collection]:
+        """The calendar at the URL, or those of the principal or home there."""
+        here = await self._found(self._url, depth=0)
+        for found in here:
+            if found.is_calendar:
+                return [Collection(found.url, "")]
+        home = next((found.home for found in here if found.home), "")
+        if not home:
+            principal = next((found.principal for found in here if found.principal), "")
+            if principal:
+                there = await self._found(principal, depth=0)
+                home = next((found.home for found in there if found.home), "")
+        below = await self._found(home or self._url, depth=1)
+        calendars = [Collection(one.url, one.name) for one in below if one.is_calendar]
+        if not calendars:
+            raise ToolFailure("not_found", "there is no calendar at its URL, nor below it")
+        return calendars[:MOST_CALENDARS]
+
+    async def events(self, url: str, start: datetime, end: datetime, max_bytes: int) -> list[bytes]:
+        """
+        All documents of a calendar that have an event between *start* and *end*.
+
+        A day more on both sides: the server may take another zone for times that name none.
+        """
+        day = timedelta(days=1)
+        body = QUERY.format(start=_utc(start - day), end=_utc(end + day))
+        reply = await self._send("REPORT", url, body.encode(), depth=1, max_bytes=max_bytes)
+        root = await _parsed(reply)
+        return [(data.text or "").encode() for data in root.iter(f"{C}calendar-data")]
+
+    async def _found(self, url: str, *, depth: int) -> "list[_Found]":
+        reply = await self._send("PROPFIND", url, FIND, depth=depth, max_bytes=ANSWER_BYTES)
+        root = await _parsed(reply)
+        return [_Found(reply.url, response) for response in root.iter(f"{D}response")]
+
+    async def _send(
+        self, method: str, url: str, content: bytes, *, depth: int, max_bytes: int
+    ) -> Reply:
+        for _ in range(MOST_REDIRECTS):
+            if _origin(url) != _origin(self._url):
+                raise ToolFailure(
+                    "denied",
+                    "its server refers to another one, which the password is not meant for; "
+                    "an administrator can configure that one's URL",
+                )
+            reply = await self._http.send(
+                method,
+                url,
+                headers=self._headers | {"depth": str(depth)},
+                content=content,
+                max_bytes=max_bytes,
+            )
+            location = reply.headers.get("location")
+            if reply.status not in {301, 302, 303, 307, 308} or not location:
+                return checked(reply, wanted=207)
+            url = urljoin(url, location)
+        raise ToolFailure("validation", "its server redirects for ever")
+
+
+class _Found:
+    """One resource of a PROPFIND's answer."""
+
+    def __init__(self, base: str, response: Element) -> None:
+        self.url = urljoin(base, _href(response) or base)
+        kinds = {kind.tag for found in response.iter(f"{D}resourcetype") for kind in found}
+        holds = {one.get("name") for one in response.iter(f"{C}comp")}
+        self.is_calendar = f"{C}calendar" in kinds and (not holds or "VEVENT" in holds)
+        self.name = (response.findtext(f".//{D}displayname") or "").strip()
+        self.name = self.name or _last(self.url)
+        self.home = self._referred(base, response, f"{C}calendar-home-set")
+        self.principal = self._referred(base, response, f"{D}current-user-principal")
+
+    @staticmethod
+    def _referred(base: str, response: Element, prop: str) -> str:
+        found = response.find(f".//{prop}")
+        href = _href(found) if found is not None else ""
+        return urljoin(base, href) if href else ""
+
+
+async def _parsed(reply: Reply) -> Element:
+    try:
+        return await asyncio.to_thread(parsed, reply.body)  # it may be megabytes
+    except ParseError:
+        raise ToolFailure("validation", "its server's answer is not XML") from None
+
+
+def checked(reply: Reply, *, wanted: int) -> Reply:
+    """The reply, when it is whole and has that status; ToolFailure says what else it is."""
+    if reply.status in {401, 403}:
+        raise ToolFailure(
+            "denied",
+            f"its server refuses who signs in (HTTP {reply.status}); an administrator can check "
+            "its user and the secret with its password",
+        )
+    if reply.status == 404:
+        raise ToolFailure("not_found", "its server has nothing at that URL (HTTP 404)")
+    if reply.status != wanted:
+        raise ToolFailure("upstream_unavailable", f"its server answered HTTP {reply.status}")
+    if reply.truncated:
+        raise ToolFailure(
+            "validation", f"it is larger than the {len(reply.body)} bytes that are read"
+        )
+    return reply
+
+
+def basic(user: str, password: str) -> dict[str, str]:
+    """The header that signs in (RFC 7617), or none."""
+    if not user:
+        return {}
+    both = base64.b64encode(f"{user}:{password}".encode()).decode()
+    return {"authorization": f"Basic {both}"}
+
+
+def _last(url: str) -> str:
+    return unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2])
+
+
+def _href(element: Element) -> str:
+    return (element.findtext(f"{D}href") or "").strip()
+
+
+def _utc(when: datetime) -> str:
+    return f"{when.astimezone(UTC):%Y%m%dT%H%M%SZ}"
+
+
+def _origin(url: str) -> tuple[str, str | None, int | None]:
+    parts = urlsplit(url)
+    usual = {"https": 443, "http": 80}.get(parts.scheme)
+    return parts.scheme, parts.hostname, parts.port or usual

@@ -1,0 +1,105 @@
+"""Where a calendar's documents come from: the web, a CalDAV server, the tenant's workspace."""
+
+import asyncio
+from datetime import datetime
+
+import msgspec
+
+from gatepost.packs.calendar.caldav import CalDav, basic, checked
+from gatepost.packs.calendar.settings import Calendar, CalendarSettings
+from gatepost.tools.api import CallContext, ToolFailure
+
+MOST_FILES = 500
+REDIRECTS = 5
+
+
+class Documents(msgspec.Struct, frozen=True):
+    """What was fetched of one calendar."""
+
+    name: str
+    """As agents name it; `NAME/calendar` for one of several below a CalDAV home."""
+    zone: str
+    data: list[bytes]
+
+
+class Source:
+    """One configured calendar, as one call of one tenant fetches it."""
+
+    def __init__(
+        self, ctx: CallContext, name: str, calendar: Calendar, settings: CalendarSettings
+    ) -> None:
+        self._ctx, self._calendar, self._settings = ctx, calendar, settings
+        self.name = name
+        self.zone = calendar.zone or settings.zone
+
+    async def fetch(self, start: datetime, end: datetime, part: str = "") -> list[Documents]:
+        """Its documents, or those of its *part*; ToolFailure when there is anything to say."""
+        try:
+            async with asyncio.timeout(self._settings.timeout_s):
+                return await self._fetch(start, end, part)
+        except TimeoutError:
+            limit_s = self._settings.timeout_s
+            message = f"its server did not answer within {limit_s:g} seconds"
+            raise ToolFailure("timeout", message) from None
+
+    async def _fetch(self, start: datetime, end: datetime, part: str) -> list[Documents]:
+        if self._calendar.caldav:
+            return await self._from_caldav(start, end, part)
+        if part:
+            raise self._no_part(part, [])
+        if self._calendar.url:
+            return [self._made(await self._from_web())]
+        return [self._made(await self._from_workspace())]
+
+    def _made(self, data: list[bytes]) -> Documents:
+        return Documents(self.name, self.zone, data)
+
+    async def _from_web(self) -> list[bytes]:
+        user, password = await self._signs_in()
+        reply = await self._ctx.http.send(
+            "GET",
+            await self._ctx.secret(self._calendar.url, field="calendar"),
+            headers={"accept": "text/calendar, */*;q=0.1"} | basic(user, password),
+            max_bytes=self._settings.max_bytes,
+            timeout_s=self._settings.timeout_s,
+            redirects=REDIRECTS,
+        )
+        return [checked(reply, wanted=200).body]
+
+    async def _from_workspace(self) -> list[bytes]:
+        workspace, path = self._ctx.workspace, self._calendar.path
+        item = await workspace.stat(path)
+        names = [path]
+        if item.type == "folder":
+            listing = await workspace.entries(path, limit=MOST_FILES)
+            names = [one.path for one in listing.items if one.path.lower().endswith(".ics")]
+        left, data = self._settings.max_bytes, []
+        for name in names:
+            data.append(await workspace.read(name, limit=max(left, 1)))
+            left -= len(data[-1])
+        return data
+
+    async def _from_caldav(self, start: datetime, end: datetime, part: str) -> list[Documents]:
+        user, password = await self._signs_in()
+        url = await self._ctx.secret(self._calendar.caldav, field="calendar")
+        server = CalDav(self._ctx.http, url, user=user, password=password)
+        collections = await server.collections()
+        chosen = [one for one in collections if one.answers_to(part)]
+        if not chosen or (part and not chosen[0].name):
+            raise self._no_part(part, [one.name for one in collections if one.name])
+        found, left = [], self._settings.max_bytes
+        for one in chosen:
+            data = await server.events(one.url, start, end, max(left, 1))
+            left -= sum(len(document) for document in data)
+            name = f"{self.name}/{one.name}" if one.name else self.name
+            found.append(Documents(name, self.zone, data))
+        return found
+
+    async def _signs_in(self) -> tuple[str, str]:
+        user = await self._ctx.secret(self._calendar.user, field="calendar")
+        return user, await self._ctx.secret(self._calendar.password, field="calendar")
+
+    def _no_part(self, part: str, names: list[str]) -> ToolFailure:
+        there = ", ".join(f"{self.name}/{name}" for name in names) or f"{self.name} alone"
+        message = f"There is no calendar {self.name}/{part}. There is: {there}."
+        return ToolFailure("not_found", message, field="calendar")

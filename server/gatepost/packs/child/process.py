@@ -1,0 +1,58 @@
+"""A worker as its pack sees it: asked once, confined, and gone when the call is."""
+
+import asyncio
+import math
+import os
+import sys
+from pathlib import Path
+from typing import Any
+from weakref import WeakKeyDictionary
+
+import msgspec
+
+from gatepost.sandbox.child import SYSTEM, Confined, run
+
+START = str(Path(__file__).with_name("start.py"))
+MOST = 8
+"""Workers at once in a process of the server; more calls wait, within their time."""
+MEMORY_BYTES = 1_000_000_000
+MOST_ANSWER_BYTES = 20_000_000
+INTERPRETER = str(Path(sys.executable).resolve().parent)
+
+_places: WeakKeyDictionary[asyncio.AbstractEventLoop, asyncio.Semaphore] = WeakKeyDictionary()
+
+
+class WorkerFailed(Exception):
+    """It ended without an answer: killed by its limits, or broken by its input."""
+
+
+async def ask(
+    worker: Path, question: Any, *, timeout_s: float, handles: tuple[tuple[int, int], ...] = ()
+) -> Any:
+    """
+    What `answer` of the file *worker* says to *question*, a JSON value like its answer.
+
+    The worker reads Python's own files, writes none, opens no connection, and inherits *handles*
+    alone. Raises WorkerFailed, and TimeoutError after *timeout_s*.
+    """
+    places = _places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MOST))
+    path = [entry for entry in sys.path if entry.startswith(os.sep)]
+    seconds = math.ceil(timeout_s) + 1
+    program = Confined(
+        argv=(sys.executable, "-I", "-X", "utf8", START, str(worker), str(seconds)),
+        env={"PATH": os.defpath, "LANG": "C.UTF-8"},
+        root="/",
+        reads=(*path, sys.prefix, sys.base_prefix, START, str(worker)),
+        limits={"AS": MEMORY_BYTES, "CPU": seconds, "FSIZE": 0},
+        handles=handles,
+        runs=(*SYSTEM, INTERPRETER),
+    )
+    given = msgspec.json.encode({"path": path, "question": question})
+    async with asyncio.timeout(timeout_s), places:
+        ended = await run(program, timeout_s=timeout_s, most=MOST_ANSWER_BYTES, given=given)
+    if ended.code != 0 or ended.cut[0]:
+        raise WorkerFailed(f"exit code {ended.code}")
+    try:
+        return msgspec.json.decode(ended.out)
+    except msgspec.DecodeError as error:
+        raise WorkerFailed("no answer") from error

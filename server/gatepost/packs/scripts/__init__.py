@@ -1,0 +1,1 @@
+"""Starlark scripts as OpenPact serves them (`script_*`): `tools` holds them."""

@@ -1,0 +1,233 @@
+"""
+The program of a worker process: it runs one script and is gone.
+
+Started by path (`python -I -S worker.py <where starlark lies>`), with no environment, so it imports
+nothing of ours. What it says is a frame each: four bytes of length, then JSON. Whoever reads that
+believes none of it: a script may have found a hole in its interpreter.
+"""
+
+import json
+import os
+import resource
+import signal
+import struct
+import sys
+from typing import Any, NoReturn
+
+READ, WRITE = 0, 1
+STEPS_A_CHECK = 1_000
+"""How often the interpreter asks whether it should stop; measured, as it is not documented."""
+MOST_STACK = 200
+MOST_MESSAGE = 4_000
+MEANINGS = {
+    "Operation `serde::serialize`": "value",
+    "Maximum depth of ": "depth",
+    "Cycle detected ": "value",
+    "out of memory": "memory",
+    "AlignedSize must not exceed ": "memory",
+}
+"""How messages of the interpreter begin that are about no line of the script."""
+HOST_FUNCTIONS = ("print", "call", "try_call")
+
+
+class Stopped(Exception):
+    """A script reached a limit; its interpreter makes an error of it."""
+
+
+class CallFailed(Exception):
+    """A tool that a script called did not do what was asked."""
+
+
+class Worker:
+    """One run of one script."""
+
+    def __init__(self, starlark: Any, job: dict[str, Any]) -> None:
+        self.starlark = starlark
+        self.job = job
+        self.limits: dict[str, Any] = job["limits"]
+        self.reason = "script"
+        self._steps = self._printed = 0
+        self._ground = resident_bytes()
+
+    def run(self) -> object:
+        """The value of the script, or of the function that was named."""
+        starlark, job = self.starlark, self.job
+        dialect = starlark.Dialect.extended()
+        dialect.enable_f_strings = True
+        dialect.enable_load = False
+        library = starlark.LibraryExtension
+        have = starlark.Globals.extended_by(
+            [library.Json, library.StructType, library.Map, library.Filter, library.Partial]
+        )
+        options = starlark.EvalOptions(check_cancelled=self._is_over, max_callstack_size=MOST_STACK)
+        module = starlark.Module()
+        for name in HOST_FUNCTIONS:
+            module.add_callable(name, getattr(self, name))
+        parsed = starlark.parse(job["file"], job["code"], dialect)
+        result = starlark.eval_with(options, module, parsed, have)
+        if job["function"] is None:
+            return result.value
+        frozen = module.freeze()
+        try:
+            return frozen.call_with(options, job["function"], *job["args"]).value
+        except starlark.StarlarkError as error:
+            if str(error).startswith("Module "):  # has no such symbol, or does not export it
+                self.reason = "function"
+            raise
+
+    def print(self, *values: object, sep: str = " ") -> None:
+        """`print` of a script."""
+        text = str(sep).join(map(shown, values)) + "\n"
+        self._printed += len(text.encode())
+        if self._printed > self.limits["output"]:
+            self.stop("output")
+        send({"type": "print", "text": text})
+
+    def call(self, tool: str, **arguments: object) -> object:
+        """`call` of a script: the tool's answer, or the script's end."""
+        answer = self.try_call(tool, **arguments)
+        if "error" in answer:
+            raise CallFailed(f"{tool}: {answer['error']}")
+        return answer["ok"]
+
+    def try_call(self, tool: str, **arguments: object) -> dict[str, Any]:
+        """`try_call` of a script: {"ok": …} or {"error": …, "kind": …}."""
+        send({"type": "call", "tool": tool, "arguments": arguments})
+        answer: dict[str, Any] = receive()
+        return answer
+
+    def stop(self, reason: str) -> NoReturn:
+        """End the script at a limit."""
+        self.reason = reason
+        raise Stopped(reason)
+
+    def _is_over(self) -> bool:
+        self._steps += STEPS_A_CHECK
+        if self._steps > self.limits["steps"]:
+            self.reason = "steps"
+        elif resident_bytes() - self._ground > self.limits["memory"]:
+            self.reason = "memory"
+        else:
+            return False
+        return True
+
+
+def shown(value: object) -> str:
+    """A value as `print` writes it."""
+    return value if isinstance(value, str) else repr(value)
+
+
+def resident_bytes() -> int:
+    """The most memory that this process ever had at once."""
+    unit = 1 if sys.platform == "darwin" else 1024
+    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
+
+
+def confine(limits: dict[str, Any]) -> None:
+    """From here on: no new file, socket or process, and only so much memory and time."""
+    most = {
+        resource.RLIMIT_CPU: (limits["cpu_s"], limits["cpu_s"] + 1),
+        resource.RLIMIT_FSIZE: (0, 0),
+        resource.RLIMIT_CORE: (0, 0),
+        resource.RLIMIT_NPROC: (0, 0),
+        # What is open stays open: two pipes. Nothing can be opened beside them.
+        resource.RLIMIT_NOFILE: (0, 0),
+    }
+    if os.path.exists("/proc/self/statm"):
+        with open("/proc/self/statm", encoding="ascii") as file:
+            ground = int(file.read().split()[0]) * resource.getpagesize()
+        most[resource.RLIMIT_AS] = (ground + limits["memory"], ground + limits["memory"])
+    for kind, bounds in most.items():
+        resource.setrlimit(kind, bounds)
+    # Should the server be gone without a word, the kernel ends this all the same.
+    signal.setitimer(signal.ITIMER_REAL, limits["wall_s"] + 1)
+
+
+def receive() -> Any:
+    """The next frame; ends the process when there is none."""
+    (size,) = struct.unpack(">I", exactly(4))
+    return json.loads(exactly(size))
+
+
+def exactly(size: int) -> bytes:
+    """So many bytes."""
+    pieces: list[bytes] = []
+    while size:
+        piece = os.read(READ, min(size, 1 << 20))
+        if not piece:
+            os._exit(0)
+        pieces.append(piece)
+        size -= len(piece)
+    return b"".join(pieces)
+
+
+def send(frame: dict[str, Any]) -> None:
+    """Write one frame."""
+    data = json.dumps(frame, ensure_ascii=False, allow_nan=False).encode()
+    write(struct.pack(">I", len(data)) + data)
+
+
+def write(data: bytes) -> None:
+    """Write all of it."""
+    view = memoryview(data)
+    while view:
+        view = view[os.write(WRITE, view) :]
+
+
+def failed(reason: str, message: str) -> None:
+    """Say why there is no value; of a long message, its beginning and its end."""
+    if len(message) > MOST_MESSAGE:
+        half = MOST_MESSAGE // 2
+        message = f"{message[:half]}\n…\n{message[-half:]}"
+    send({"type": "failed", "reason": reason, "message": message})
+
+
+def reason_of(message: str, reason: str) -> str:
+    """What a message of the interpreter means, when there was no reason of our own."""
+    for beginning, meaning in MEANINGS.items():
+        if message.startswith(beginning):
+            return meaning
+    return reason
+
+
+def panicked(kind: type[BaseException], error: BaseException, _: object) -> None:
+    """The interpreter's own panics are no Exception, and arrive here."""
+    failed(reason_of(str(error), "crash"), f"{kind.__name__}: {error}")
+
+
+def answer(worker: Worker) -> None:
+    """Run the script, and say how it ended."""
+    try:
+        value = worker.run()
+        data = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
+    except worker.starlark.StarlarkError as error:
+        failed(reason_of(str(error), worker.reason), str(error))
+    except RecursionError:
+        failed("depth", "")
+    except MemoryError:
+        failed("memory", "")
+    except (TypeError, ValueError, OverflowError) as error:
+        failed("value", str(error))
+    else:
+        if len(data) > worker.limits["output"]:
+            failed("output", "")
+        else:
+            write(struct.pack(">I", len(data) + 26) + b'{"type":"done","value":' + data + b"  }")
+
+
+def main() -> None:
+    """Take the job, lock the door, and run it."""
+    # Its place is an argument, since this process has no installed packages of its own.
+    sys.path.append(sys.argv[1])
+    import starlark  # noqa: PLC0415  # see above
+
+    sys.setswitchinterval(1)
+    job = receive()
+    sys.excepthook = panicked
+    worker = Worker(starlark, job)
+    confine(worker.limits)
+    answer(worker)
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,1 @@
+"""Pages of the web as text for a model."""

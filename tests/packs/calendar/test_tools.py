@@ -1,0 +1,222 @@
+"""Calendars are read from wherever they are, by both protocols, and failures help."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.packs.calendar.conftest import World
+from tests.packs.calendar.ical import document, event
+from tests.packs.calendar.world import USERS
+from tests.packs.office import Worker, open_office
+
+pytestmark = pytest.mark.requirement("P7")
+
+MARCH = {"start": "2026-03-01", "end": "2026-03-31"}
+
+
+def at(day: int, summary: str) -> str:
+    uid = f"{summary}@{day}"
+    return event(f"DTSTART;TZID=Europe/Berlin:202603{day:02}T090000", f"SUMMARY:{summary}", uid=uid)
+
+
+@pytest.fixture(params=["mcp", "rest"])
+def worker(world: World, request: pytest.FixtureRequest) -> Worker:
+    """An agent of a tenant of its own, which signs in as Ada of Acme."""
+    return world.keeping.worker(
+        world.office,
+        request.param,
+        DAV_USER="ada-of-acme",
+        DAV_PASSWORD=USERS["ada-of-acme"],
+        CALENDAR_URL=f"{world.web_url}/hidden-9f2c.ics",
+    )
+
+
+def seen(value: Any) -> list[tuple[str, str, str]]:
+    return [(one["calendar"], one["start"], one["summary"]) for one in value["events"]]
+
+
+def test_a_document_on_the_web_is_read(world: World, worker: Worker) -> None:
+    """All of the answer, as the page has it."""
+    daily = ("DTSTART;TZID=Europe/Berlin:20260328T090000", "RRULE:FREQ=DAILY", "SUMMARY:Stand-up")
+    world.web.pages["/team.ics"] = 200, {}, document(event(*daily, "DURATION:PT15M")).encode()
+
+    value = worker.call("calendar_read", **MARCH, calendar="team", limit=3).value
+
+    assert (value["start"], value["end"]) == (
+        "2026-03-01T00:00:00+01:00",
+        "2026-04-01T00:00:00+02:00",
+    )
+    assert (value["total"], value["truncated"], value["missing"]) == (4, True, [])
+    assert value["events"][1] == {
+        "calendar": "team",
+        "summary": "Stand-up",
+        "start": "2026-03-29T09:00:00+02:00",
+        "end": "2026-03-29T09:15:00+02:00",
+        "all_day": False,
+        "zone": "Europe/Berlin",
+        "recurring": True,
+        "uid": "one",
+        **dict.fromkeys(("status", "location", "description", "organizer", "url")),
+    }
+
+
+def test_a_password_goes_with_the_request(world: World, worker: Worker) -> None:
+    """By Basic, out of the tenant's secrets; an address may be a secret itself."""
+    for path in ("/signed.ics", "/hidden-9f2c.ics"):
+        world.web.pages[path] = 200, {}, document(at(3, path)).encode()
+
+    signed = worker.call("calendar_read", **MARCH, calendar="signed").value
+    hidden = worker.call("calendar_read", **MARCH, calendar="hidden").value
+
+    asked = {path: headers for _, path, headers in world.web.asked}
+    assert asked["/signed.ics"]["authorization"].startswith("Basic ")
+    assert "authorization" not in asked["/hidden-9f2c.ics"]
+    assert [one["total"] for one in (signed, hidden)] == [1, 1]
+
+
+def test_files_of_the_workspace_are_read(worker: Worker) -> None:
+    """One file, or all of a folder; each tenant its own; times of no zone in the calendar's."""
+    (worker.folder / "plans").mkdir(parents=True)
+    for name, text in {
+        "plans/a.ics": document(at(3, "one")),
+        "plans/B.ICS": document(at(2, "two")),
+        "plans/notes.txt": "not a calendar",
+        "one.ics": document(event("DTSTART:20260305T233000", "SUMMARY:late")),
+    }.items():
+        (worker.folder / name).write_text(text)
+
+    folder = worker.call("calendar_read", **MARCH, calendar="plans").value
+    file = worker.call(
+        "calendar_read", start="2026-03-05T23:00-05:00", end="2026-03-06T00:00", calendar="file"
+    ).value
+
+    assert [one["summary"] for one in folder["events"]] == ["two", "one"]
+    assert seen(file) == [("file", "2026-03-05T23:30:00", "late")]
+    assert file["end"] == "2026-03-06T00:00:00-05:00"
+
+
+def test_a_caldav_server_is_read(world: World, worker: Worker) -> None:
+    """A calendar by its URL, or all that the root leads to; parts by their URL or name."""
+    world.dav.make("ada-of-acme", "main", a=document(at(3, "one")), b=document(at(20, "two")))
+    world.dav.make("ada-of-acme", "other", a=document(at(4, "three")))
+    world.dav.make("ada-of-acme", "main", past=document(at(5, "old").replace("202603", "202503")))
+
+    one = worker.call("calendar_read", **MARCH, calendar="main").value
+    both = worker.call("calendar_read", **MARCH, calendar="dav").value
+    part = worker.call("calendar_read", **MARCH, calendar="dav/other").value
+
+    assert [event["summary"] for event in one["events"]] == ["one", "two"]
+    assert [(event["calendar"], event["summary"]) for event in both["events"]] == [
+        ("dav/ada-of-acme/main", "one"),
+        ("dav/ada-of-acme/other", "three"),
+        ("dav/ada-of-acme/main", "two"),
+    ]
+    assert [event["summary"] for event in part["events"]] == ["three"]
+
+
+def test_one_that_cannot_be_had_hides_no_other(world: World, worker: Worker) -> None:
+    """Of all calendars, those that there are; what is missing is said."""
+    world.web.pages["/team.ics"] = 200, {}, document(at(3, "one")).encode()
+    (worker.folder / "plans").mkdir(parents=True, exist_ok=True)
+    (worker.folder / "plans/bad.ics").write_text("nothing of the kind")
+
+    value = worker.call("calendar_read", **MARCH, query="ONE").value
+
+    reasons = [one["reason"] for one in value["missing"]]
+    assert ("team", "2026-03-03T09:00:00+01:00", "one") in seen(value)
+    assert any("inside cannot be read" in one and "allow_hosts" in one for one in reasons)
+    assert any(one["calendar"] == "plans" for one in value["missing"])
+    assert not any("own" in one.split() for one in reasons)
+
+
+ASTRAY = b"""<d:multistatus xmlns:d="DAV:"><d:response><d:href>/dav/</d:href><d:propstat><d:prop>
+<d:current-user-principal><d:href>http://127.0.0.1:1/ada/</d:href></d:current-user-principal>
+</d:prop></d:propstat></d:response></d:multistatus>"""
+BOMB = b"""<!DOCTYPE a [<!ENTITY b "ha"><!ENTITY c "&b;&b;&b;">]><a>&c;</a>"""
+
+FAILS: list[tuple[dict[str, Any], str, str]] = [
+    ({"start": "soon"}, "validation", "`start` should be an ISO 8601 date or time such as"),
+    ({"end": "2026-13-01"}, "validation", "`end` should be an ISO 8601"),
+    ({"end": "2026-02-01"}, "validation", "`end` .* should be after `start`"),
+    ({"end": "2027-03-31"}, "validation", "at most 366 days; this is 396. Ask for a part"),
+    ({"start": "0001-01-01"}, "validation", "`start` should be between the years 1900"),
+    ({"limit": 0}, "validation", "limit"),
+    ({"limit": 1001}, "validation", "limit"),
+    ({"calendar": "taem"}, "not_found", "no calendar 'taem'. There is: team, signed"),
+    ({"calendar": "own"}, "not_found", "There is no calendar 'own'"),
+    ({"calendar": "team/x"}, "not_found", "no calendar team/x. There is: team alone"),
+    ({"calendar": "dav/none"}, "not_found", "no calendar dav/none. There is: dav/"),
+    ({"calendar": "inside"}, "denied", "inside cannot be read: .*allow_hosts"),
+    ({"calendar": "file"}, "not_found", "file cannot be read: .*one.ics does not exist"),
+    ({"calendar": "team"}, "not_found", "at that URL .HTTP 404"),
+    ({"calendar": "hidden"}, "validation", "hidden cannot be read: there is no VCALENDAR in it"),
+    ({"calendar": "signed"}, "denied", "refuses who signs in .HTTP 401.* secret with its password"),
+    ({"calendar": "astray"}, "denied", "another one, which the password is not"),
+    ({"calendar": "bomb"}, "validation", "answer is not XML"),
+    ({"calendar": "plans"}, "validation", "large.ics is larger than the 200000 bytes"),
+]
+
+
+@pytest.mark.parametrize(("arguments", "kind", "says"), FAILS, ids=[str(fail[0]) for fail in FAILS])
+def test_a_failure_tells_what_would_work(
+    world: World, worker: Worker, arguments: dict[str, Any], kind: str, says: str
+) -> None:
+    """Which argument, or which calendar and why; no password, no address that is a secret."""
+    world.web.pages = {
+        "/signed.ics": (401, {}, b""),
+        "/hidden-9f2c.ics": (200, {}, b"<p>Sign in</p>"),
+        "/dav/": (207, {}, ASTRAY),
+        "/bomb/": (207, {}, BOMB),
+    }
+    (worker.folder / "plans").mkdir(parents=True, exist_ok=True)
+    (worker.folder / "plans/large.ics").write_text("BEGIN:VCALENDAR" + "x" * 200_000)
+
+    heard = worker.call("calendar_read", **(MARCH | arguments))
+
+    assert heard.failure is not None
+    assert re.search(says, heard.failure), heard.failure
+    assert heard.kind in (None, kind)
+    assert "9f2c" not in heard.failure
+    assert USERS["ada-of-acme"] not in heard.failure
+
+
+def test_a_server_that_does_not_answer_is_not_waited_for(world: World, tmp_path: Path) -> None:
+    """As long as the configuration says; the others are still read."""
+    slow = {"slow": {"url": f"{world.web_url}/slow"}}
+    with open_office(
+        tmp_path,
+        ["calendar"],
+        network={"allow_hosts": [world.web_url.removeprefix("http://")]},
+        packs={"calendar": {"calendars": slow, "timeout_s": 0.3}},
+    ) as office:
+        heard = office.worker("rest").call("calendar_read", **MARCH)
+
+    assert heard.kind == "timeout"
+    assert "slow cannot be read: its server did not answer within 0.3 s" in (heard.failure or "")
+
+
+def test_a_tenant_without_the_secret_is_told_which(world: World) -> None:
+    """And how an operator sets it."""
+    heard = world.office.worker("rest").call("calendar_read", **MARCH, calendar="main")
+
+    assert heard.kind == "not_found"
+    assert "no secret DAV_USER" in (heard.failure or "")
+
+
+@pytest.mark.parametrize("protocol", ["mcp", "rest"])
+def test_two_tenants_with_the_same_names_never_meet(world: World, protocol: Any) -> None:
+    """One configuration, one server, the same calendar: each has its own account and files."""
+    workers = {}
+    for user, word in USERS.items():
+        world.dav.make(user, "same", a=document(at(9, user)))
+        worker = world.keeping.worker(world.office, protocol, DAV_USER=user, DAV_PASSWORD=word)
+        (worker.folder / "plans").mkdir(parents=True)
+        (worker.folder / "plans/a.ics").write_text(document(at(9, user)))
+        workers[user] = worker
+
+    for user, worker in workers.items():
+        for name in ("dav/same", "plans"):
+            value = worker.call("calendar_read", **MARCH, calendar=name).value
+            assert [one["summary"] for one in value["events"]] == [user]

@@ -1,0 +1,88 @@
+"""Servers that calendars come from: a web server, and a real CalDAV server (Radicale)."""
+
+import asyncio
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+
+from tests.support.process import Process, python_environment
+from tests.support.serving import Server
+from tests.support.sockets import free_port
+
+USERS = {"ada-of-acme": "ada's first word", "ada-of-globex": "ada's other word"}
+"""Both call their calendars the same."""
+
+
+class Web:
+    """Answers each path with what a test put there: status, headers, body."""
+
+    def __init__(self) -> None:
+        self.pages: dict[str, tuple[int, dict[str, str], bytes]] = {}
+        self.asked: list[tuple[str, str, dict[str, str]]] = []
+
+    async def __call__(self, scope: Any, receive: Any, send: Any) -> None:
+        headers = {name.decode(): value.decode() for name, value in scope["headers"]}
+        self.asked.append((scope["method"], scope["path"], headers))
+        if scope["path"] == "/slow":
+            await asyncio.wait_for(receive_until_gone(receive), 20)
+            return
+        status, answered, body = self.pages.get(scope["path"], (404, {}, b"nothing"))
+        named = [(name.encode(), value.encode()) for name, value in answered.items()]
+        await send({"type": "http.response.start", "status": status, "headers": named})
+        await send({"type": "http.response.body", "body": body})
+
+
+async def receive_until_gone(receive: Any) -> None:
+    while (await receive())["type"] != "http.disconnect":
+        continue
+
+
+@contextmanager
+def served(web: Web) -> Iterator[Server]:
+    server = Server(web).start()
+    try:
+        yield server
+    finally:
+        server.stop()
+
+
+class Dav:
+    """A CalDAV server with two users."""
+
+    def __init__(self, port: int) -> None:
+        self.host, self.url = f"127.0.0.1:{port}", f"http://127.0.0.1:{port}/"
+
+    def make(self, user: str, calendar: str, **texts: str) -> None:
+        """A calendar with these documents."""
+        with httpx2.Client(auth=(user, USERS[user]), timeout=10, trust_env=False) as client:
+            at = f"{self.url}{user}/{calendar}/"
+            assert client.request("MKCALENDAR", at).status_code in (201, 405, 409)
+            for name, text in texts.items():
+                put = client.put(f"{at}{name}.ics", content=text.encode())
+                assert put.status_code in (201, 204), put.text
+
+
+@contextmanager
+def radicale(folder: Path) -> Iterator[Dav]:
+    """Running on loopback, with users who sign in."""
+    port = free_port()
+    (folder / "users").write_text("".join(f"{name}:{word}\n" for name, word in USERS.items()))
+    process = Process(
+        [
+            *(sys.executable, "-m", "radicale", f"--server-hosts=127.0.0.1:{port}"),
+            *("--auth-type=htpasswd", f"--auth-htpasswd-filename={folder / 'users'}"),
+            *("--auth-htpasswd-encryption=plain", "--auth-delay=0.01", "--logging-level=info"),
+            f"--storage-filesystem-folder={folder / 'storage'}",
+        ],
+        env=python_environment({"RADICALE_CONFIG": ""}),
+        cwd=folder,
+    )
+    try:
+        process.wait_for(r"Radicale server ready", timeout_s=20)
+        yield Dav(port)
+    finally:
+        process.stop()

@@ -1,0 +1,115 @@
+"""One server with git, and the hosts that it may reach by names of a company."""
+
+import asyncio
+from collections.abc import Coroutine, Iterator, Sequence
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any, TypeVar
+
+import pytest
+
+from gatepost.services import Services
+from tests.authz.certificates import Company
+from tests.packs.git.shell import SshHost
+from tests.packs.git.upstream import Upstream
+from tests.packs.git.web import TOKEN, WebHost
+from tests.packs.office import Office, Worker, open_office
+
+T = TypeVar("T")
+
+__all__ = ["TOKEN", "World"]
+
+WEB, SHELL, INSIDE = "git.company.test", "ssh.company.test", "inside.company.test"
+NAMES = {WEB: "127.0.0.1", SHELL: "127.0.0.1", INSIDE: "10.0.0.7"}
+
+
+async def looked_up(host: str, port: int) -> Sequence[str]:
+    """The company's names, which no system knows: git reaches them by what it is told alone."""
+    if host not in NAMES:
+        raise OSError("no such name")
+    return (NAMES[host],)
+
+
+class World(Office):
+    """The server, and the hosts beside it."""
+
+    web: WebHost
+    shell: SshHost
+    impostor: SshHost
+    """At the name of the SSH host and another port, with a key that is not the known one."""
+    stranger: SshHost
+    """One whose key nobody knows."""
+    upstream: Path
+    loop: asyncio.AbstractEventLoop
+
+    def keep_secret(self, tenant: str, name: str, value: str) -> None:
+        """As `gatepost secrets set` does."""
+        self.inside(self.site.inside.services.secrets.put(tenant, name, value))
+
+    def inside(self, work: Coroutine[Any, Any, T]) -> T:
+        """Do something on the server's own loop."""
+        return asyncio.run_coroutine_threadsafe(work, self.loop).result(10)
+
+    def offered(self, name: str, **files: bytes | str) -> Upstream:
+        """A new repository at both hosts."""
+        made = Upstream(self.upstream, name)
+        if files:
+            made.commit({path.replace("__", "."): data for path, data in files.items()})
+        return made
+
+
+@pytest.fixture(scope="session")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    folder = tmp_path_factory.mktemp("git")
+    upstream = folder / "upstream"
+    upstream.mkdir()
+    (upstream / "private").mkdir()
+    company = Company(folder)
+    loops: list[asyncio.AbstractEventLoop] = []
+
+    def prepare(services: Services) -> None:
+        services.outbound.lookups = looked_up
+        loops.append(asyncio.get_running_loop())
+
+    with ExitStack() as stack:
+        web = stack.enter_context(WebHost(upstream, WEB, company).running())
+        shell, impostor, stranger = (
+            stack.enter_context(SshHost(upstream, SHELL).running()) for _ in range(3)
+        )
+        false = f"[{SHELL}]:{impostor.port} {shell.line.partition(' ')[2]}"
+        settings = {
+            "network": {
+                "ca_bundle": str(company.bundle),
+                "allow_hosts": [
+                    web.place,
+                    *(f"{SHELL}:{one.port}" for one in (shell, impostor, stranger)),
+                ],
+            },
+            "packs": {
+                "git": {"credentials": {web.place: "secret:GIT_TOKEN"}, "max_output_bytes": 20_000},
+                "ssh": {"known_hosts": [shell.line, false]},
+            },
+            "workspace": {
+                "root": str(folder / "workspaces"),
+                "quota_bytes": 3_000_000,
+                "quota_files": 600,
+            },
+        }
+        packs = ["filesystem", "workspace", "git", "ssh"]
+        office = stack.enter_context(open_office(folder, packs, prepare=prepare, **settings))
+        world = World(office.site, office.root, office.packs)
+        world.web, world.shell, world.upstream = web, shell, upstream
+        world.impostor, world.stranger, world.loop = impostor, stranger, loops[0]
+        yield world
+
+
+@pytest.fixture(params=["mcp", "rest"])
+def worker(world: World, request: pytest.FixtureRequest) -> Worker:
+    """An agent of a tenant of its own, who calls by one of the two protocols."""
+    return world.worker(request.param)
+
+
+@pytest.fixture
+def agent(world: World) -> Worker:
+    """An agent of a tenant of its own, where the protocol does not matter."""
+    return world.worker("mcp")

@@ -1,0 +1,71 @@
+"""Whatever is asked, what git gets is of the table: searched for, not listed."""
+
+from collections.abc import Callable
+
+import pytest
+from hypothesis import example, given, settings
+from hypothesis import strategies as st
+
+from gatepost.packs.git.policy import decide
+from gatepost.packs.git.rules import RULES
+from gatepost.packs.git.terms import Refused
+
+pytestmark = pytest.mark.requirement("X2")
+
+WORDS = st.sampled_from(
+    [
+        *("--", "-C", "-c", "-u", "-m", "--upload-pack=id", "--output=/x", "-oProxyCommand=id"),
+        *("ext::sh", "..", "../..", "/etc/passwd", "/workspace/../..", ".git", ".GIT/hooks"),
+        *("https://h.example/a", "git@h.example:a", "file:///x", "origin", "main", "HEAD"),
+        *(flag for rule in RULES.values() for flag in sorted(rule.flags)),
+        *(f"{name}=1" for rule in RULES.values() for name in sorted(rule.values)),
+    ]
+)
+
+
+def known(option: str, command: str) -> bool:
+    rule = RULES[command]
+    name = option.partition("=")[0]
+    return (
+        option in rule.flags
+        or option in rule.forced
+        or name in {*rule.values, *rule.optional, *rule.message}
+        or any(option.removeprefix(short).isdigit() for short in rule.numbers)
+    )
+
+
+@settings(max_examples=150)
+@given(
+    st.sampled_from(sorted(RULES)),
+    st.lists(
+        st.one_of(WORDS, st.text(max_size=12), st.text("-.=:/@~ gitu", max_size=8)), max_size=8
+    ),
+)
+@example("commit", ["-m", "--upload-pack=id"])
+@example("clone", ["https://h.example/a", "--", "x"])
+def test_whatever_is_asked_git_gets_nothing_that_is_not_in_the_table(
+    command: str, rest: list[str]
+) -> None:
+    """Never raises; options are those of the table, and no path leads out."""
+    plan = decide([command, *rest])
+    if isinstance(plan, Refused):
+        assert plan.message
+        return
+    assert plan.argv[0] == command
+    words = list(plan.argv[1:])
+    takes: Callable[[str], bool] = lambda word: (  # noqa: E731
+        word in {"-m", "-n", "-b", "-B", "-u"} and (word in RULES[command].values or word == "-m")
+    )
+    while words:
+        word = words.pop(0)
+        if word == "--":
+            break
+        if word.startswith("-"):
+            assert known(word, command), plan.argv
+            if takes(word) and words:
+                words.pop(0)
+    for word in plan.argv:
+        assert "\0" not in word
+        assert not word.startswith(("ext::", "file:", "/"))
+    for word in words:
+        assert ".." not in word.split("/")

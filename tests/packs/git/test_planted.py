@@ -1,0 +1,276 @@
+"""Somebody has written into a repository: nothing of it runs, and nothing leads elsewhere."""
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gatepost.sandbox import child
+from tests.packs.git.conftest import World
+from tests.packs.git.talk import fine, git, refused
+from tests.packs.git.upstream import plain_git
+from tests.packs.office import Worker
+
+pytestmark = pytest.mark.requirement("X2")
+
+COMMANDS = (["status"], ["add", "-A"], ["commit", "-m", "x"], ["fetch", "origin"])
+"""Between them they would run monitors, filters, hooks, signing programs, and ways to a remote."""
+
+
+class Planted(NamedTuple):
+    """What stands in the repository that only an operator's mistake could have put there."""
+
+    name: str
+    plant: Callable[[Path, str], None]
+    """Gets the folder and a command that leaves a trace."""
+    says: str
+
+
+def setting(text: str) -> Callable[[Path, str], None]:
+    """Further lines in the repository's configuration; `RUN` is the command."""
+
+    def plant(folder: Path, run: str) -> None:
+        with (folder / ".git/config").open("a") as file:
+            file.write(text.replace("RUN", run))
+
+    return plant
+
+
+def written(path: str, text: str = "RUN") -> Callable[[Path, str], None]:
+    """A file of the repository."""
+
+    def plant(folder: Path, run: str) -> None:
+        (folder / path).parent.mkdir(parents=True, exist_ok=True)
+        (folder / path).write_text(text.replace("RUN", run).replace("OUTSIDE", outside(folder)))
+
+    return plant
+
+
+def linked(path: str, target: str) -> Callable[[Path, str], None]:
+    """A link in the place of something."""
+
+    def plant(folder: Path, run: str) -> None:
+        old = folder / path
+        if old.exists():
+            old.rename(folder / "moved-away")
+        old.symlink_to(target.replace("OUTSIDE", outside(folder)))
+
+    return plant
+
+
+def elsewhere(folder: Path, run: str) -> None:
+    """`.git` is a file that names a repository with a configuration of its own."""
+    other = folder.parent / f"{folder.name}-other"
+    other.mkdir()
+    plain_git(other, "init", "--quiet")
+    plain_git(other, "config", "core.fsmonitor", run)
+    (folder / ".git").rename(folder / "old")
+    (folder / ".git").write_text(f"gitdir: {other}/.git\n")
+
+
+def outside(folder: Path) -> str:
+    return str(folder.parent.parent)
+
+
+KEYS = [
+    ("core", "fsmonitor = RUN"),
+    ("core", "hooksPath = hooks"),
+    ("core", "sshCommand = RUN"),
+    ("core", "gitProxy = RUN"),
+    ("core", "pager = RUN"),
+    ("core", "editor = RUN"),
+    ("core", "askPass = RUN"),
+    ("core", "worktree = /"),
+    ("core", "attributesFile = /etc/passwd"),
+    ("core", "alternateRefsCommand = RUN"),
+    ("core", "bare = true"),
+    ("core", "repositoryFormatVersion = 7"),
+    ("extensions", "worktreeConfig = true"),
+    ("extensions", "partialClone = origin"),
+    ("include", "path = ../evil"),
+    ('includeIf "gitdir:/"', "path = /etc/passwd"),
+    ('filter "x"', "clean = RUN"),
+    ('filter "x"', "process = RUN"),
+    ('diff "x"', "textconv = RUN"),
+    ("diff", "external = RUN"),
+    ('merge "x"', "driver = RUN"),
+    ("credential", "helper = RUN"),
+    ("gpg", "program = RUN"),
+    ("commit", "gpgSign = true"),
+    ("alias", "status = !RUN"),
+    ("pager", "status = RUN"),
+    ("http", "proxy = http://127.0.0.1:9"),
+    ("http", "sslVerify = false"),
+    ("protocol", "allow = always"),
+    ('url "ext::RUN"', "insteadOf = https://git.company.test/"),
+    ('remote "origin"', "url = ext::RUN"),
+    ('remote "origin"', "url = /etc"),
+    ('remote "origin"', "vcs = ext"),
+    ('remote "origin"', "uploadpack = RUN"),
+    ('remote "origin"', "proxy = http://127.0.0.1:9"),
+    ('remote "../x"', "url = https://git.company.test/x"),
+    ('branch "main"', "remote = ext::RUN"),
+    ('submodule "x"', "update = !RUN"),
+    ("trailer", "x = RUN"),
+    ("uploadpack", "packObjectsHook = RUN"),
+    ("sequence", "editor = RUN"),
+    ("interactive", "diffFilter = RUN"),
+]
+
+OTHERS = [
+    # Lines that git and a hasty reader take apart differently.
+    Planted("continued", setting("[user]\n\tname = x\\\n[core]\n\tfsmonitor = RUN\n"), "line"),
+    Planted("one-line", setting("[core] fsmonitor = RUN\n"), "line"),
+    Planted("no-value", setting("[commit]\n\tgpgSign\n"), "line"),
+    Planted("spaces", setting("[core]\n  fsmonitor = RUN\n"), "line"),
+    Planted("carriage", setting("[core]\r\n\tfsmonitor = RUN\r\n"), "line"),
+    Planted("old-subsection", setting("[filter.x]\n\tclean = RUN\n"), "line"),
+    Planted("comment", setting("# [user]\n\tname = x\n"), "line"),
+    Planted("quote", setting('[remote "o"]\n\turl = "https://x/#"ext::RUN\n'), "URL"),
+    Planted("large", setting("[user]\n" + "\tname = x\n" * 8000), "more than"),
+    Planted("no-config", lambda folder, run: (folder / ".git/config").unlink(), "missing"),
+    # Ways to other repositories.
+    Planted("gitdir", elsewhere, "not a folder"),
+    Planted("gitlink", linked(".git", "moved-away"), "not a folder"),
+    Planted("commondir", written(".git/commondir", "OUTSIDE\n"), "commondir"),
+    Planted("alternates", written(".git/objects/info/alternates", "OUTSIDE\n"), "borrows"),
+    Planted("http", written(".git/objects/info/http-alternates", "http://x\n"), "borrows"),
+    Planted("worktree", written(".git/config.worktree", "[core]\n\tpager = RUN\n"), "elsewhere"),
+    Planted("worktrees", written(".git/worktrees/a/gitdir", "OUTSIDE\n"), "elsewhere"),
+    Planted("modules", written(".git/modules/a/config", "[core]\n\tpager = RUN\n"), "elsewhere"),
+    Planted("remotes", written(".git/remotes/origin", "URL: ext::RUN\n"), "elsewhere"),
+    Planted("branches", written(".git/branches/origin", "ext::RUN\n"), "elsewhere"),
+    Planted("link-config", linked(".git/config", "/etc/passwd"), "is a link"),
+    Planted("link-objects", linked(".git/objects", "OUTSIDE"), "is a link"),
+    Planted("link-head", linked(".git/HEAD", "/etc/passwd"), "is a link"),
+    Planted("link-refs", linked(".git/refs/heads", "OUTSIDE"), "is a link"),
+]
+PLANTED = [
+    *(Planted(f"{head} {line}", setting(f"[{head}]\n\t{line}\n"), "config") for head, line in KEYS),
+    *OTHERS,
+]
+
+
+def prepared(agent: Worker) -> tuple[Path, str]:
+    """A repository made without us, with a file and a remote; what leaves a trace there."""
+    folder = agent.folder
+    folder.mkdir(parents=True)
+    plain_git(folder, "init", "--quiet", "--initial-branch=main", "--template=")
+    plain_git(folder, "remote", "add", "origin", "https://git.company.test/x.git")
+    (folder / "a.txt").write_text("one\n")
+    (folder / ".gitattributes").write_text("* filter=x diff=x merge=x\n")
+    return folder, f"touch {folder}/trace"
+
+
+@pytest.fixture
+def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a kernel without Landlock: the rules hold alone."""
+    monkeypatch.setattr(child, "confines", lambda: False)
+
+
+@pytest.mark.usefixtures("unconfined")
+@pytest.mark.parametrize("planted", PLANTED, ids=lambda planted: planted.name)
+def test_git_is_not_let_into_a_repository_that_steers_it(agent: Worker, planted: Planted) -> None:
+    """Each command is refused before it starts, and says what it is about."""
+    folder, run = prepared(agent)
+    planted.plant(folder, run)
+
+    for command in COMMANDS:
+        message = refused(agent, *command)
+        assert "git is not let into this repository" in message
+        assert planted.says in message
+        assert str(folder) not in message
+    assert not (folder / "trace").exists()
+
+
+def test_the_traps_work(agent: Worker) -> None:
+    """Plain git walks into them, so that a trace would be seen."""
+    folder, run = prepared(agent)
+    setting("[core]\n\tfsmonitor = RUN\n")(folder, run)
+
+    plain_git(folder, "status")
+
+    assert (folder / "trace").exists()
+
+
+@pytest.mark.usefixtures("unconfined")
+def test_hooks_and_files_that_name_programs_do_nothing(agent: Worker) -> None:
+    """They may be there, as clones of others leave them; git is told not to look."""
+    folder, run = prepared(agent)
+    hooks = folder / ".git/hooks"
+    hooks.mkdir()
+    for name in ("pre-commit", "commit-msg", "post-commit", "post-checkout", "post-index-change"):
+        (hooks / name).write_text(f"#!/bin/sh\n{run}\n")
+        (hooks / name).chmod(0o755)
+    (folder / ".git/info").mkdir(exist_ok=True)
+    (folder / ".git/info/attributes").write_text("* filter=x diff=x\n")
+    (folder / ".gitmodules").write_text(
+        f'[submodule "x"]\n\tpath = x\n\turl = ../x\n\tupdate = !{run}\n'
+    )
+
+    fine(agent, "add", "-A")
+    fine(agent, "commit", "-m", "x")
+    fine(agent, "checkout", "-b", "other")
+    fine(agent, "show", "--stat", "--format=%G? %s")
+
+    assert not (folder / "trace").exists()
+
+
+@pytest.mark.usefixtures("unconfined")
+def test_a_folder_that_looks_like_a_repository_is_none(agent: Worker) -> None:
+    """File tools can write one (HEAD, objects, refs, config); only `.git` counts."""
+    run = f"touch {agent.folder}/trace"
+    for name, text in {
+        "HEAD": "ref: refs/heads/main\n",
+        "config": f"[core]\n\tbare = false\n\tworktree = /\n\tfsmonitor = {run}\n",
+        "objects/info/x": "",
+        "refs/heads/x": "",
+    }.items():
+        agent.call("fs_write_text", path=f"fake/{name}", text=text)
+
+    assert "There is no git repository in /workspace/fake" in refused(agent, "-C", "fake", "status")
+    fine(agent, "-C", "fake", "init")
+    fine(agent, "-C", "fake", "status")
+    assert not (agent.folder / "trace").exists()
+
+
+def test_new_repositories_do_not_take_up_what_is_there(agent: Worker, world: World) -> None:
+    """`init` and `clone` are refused where `.git` already leads elsewhere."""
+    folder, run = prepared(agent)
+    elsewhere(folder, run)
+
+    assert "not a folder" in refused(agent, "init")
+    assert "not a folder" in refused(agent, "clone", f"{world.web.url}/x.git", "there")
+    assert not (folder / "trace").exists()
+
+
+SPELLINGS = [".git", ".GIT", ".Git", "git~1", "GIT~2", ".git ", ".git.", ".g\u200cit", ".git:x"]
+
+
+@pytest.mark.parametrize("name", SPELLINGS, ids=lambda name: name.encode("unicode_escape").decode())
+def test_no_file_tool_writes_where_git_reads(worker: Worker, name: str) -> None:
+    """In no spelling that some file system takes for the same."""
+    fine(worker, "init")
+    before = (worker.folder / ".git/config").read_bytes()
+    for path in (f"{name}/config", f"{name}/hooks/pre-commit", f"a/{name}", name):
+        for tool, text in (("fs_write_text", "text"), ("workspace_write", "content")):
+            heard = worker.call(tool, path=path, **{text: "x"})
+            assert heard.failure is not None
+            assert "only git itself" in heard.failure
+            assert heard.kind in (None, "denied")
+
+    assert (worker.folder / ".git/config").read_bytes() == before
+    assert os.listdir(worker.folder) == [".git"]
+
+
+def test_a_whole_repository_may_be_deleted(agent: Worker) -> None:
+    """And begun anew; its files may be read."""
+    fine(agent, "init")
+    read = agent.call("fs_read_text", path=".git/HEAD")
+    deleted = agent.call("fs_delete", path=".git", recursive=True)
+
+    assert read.value == "ref: refs/heads/main\n"
+    assert deleted.value == "ok"
+    assert git(agent, "init")["returncode"] == 0

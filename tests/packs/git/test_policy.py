@@ -1,0 +1,336 @@
+"""The table of commands and options: what passes, what does not, and why nothing slips through."""
+
+import pytest
+
+from gatepost.packs.git.policy import Plan, decide
+from gatepost.packs.git.rules import RULES
+from gatepost.packs.git.terms import Refused
+from gatepost.packs.git.url import remote_of
+
+pytestmark = pytest.mark.requirement("X2")
+
+MOST = {
+    **{"clone": 10, "pull": 5, "fetch": 10, "status": 5, "log": 10, "diff": 10, "show": 5},
+    **{"branch": 10, "checkout": 5, "add": 50, "reset": 5, "commit": 10, "push": 10},
+    **{"remote": 10, "config": 5, "init": 5},
+}
+"""The reference's table, column "Max Args"."""
+
+DOCUMENTED = [
+    "status --short --branch --porcelain",
+    "log --oneline --max-count=5 --since=2.weeks",
+    "clone --depth=1 --branch=main --single-branch https://github.com/user/repo.git ./myrepo",
+    "pull --ff-only",
+    "pull --rebase --autostash origin main",
+    "fetch --all --prune --depth=3",
+    "diff --cached --stat --name-only",
+    "show --stat --format=%H --quiet HEAD~1",
+    "branch --list --all",
+    "branch -d old",
+    "branch -m old new",
+    "checkout -b feature/x origin/main",
+    "checkout -B main",
+    "checkout --track origin/main",
+    "checkout --ours -- a/b.txt",
+    "add -A",
+    "add --all",
+    "add -u",
+    "add -f build/a.o",
+    "reset --soft HEAD~1",
+    "reset --mixed",
+    "reset --hard origin/main",
+    "commit -m message",
+    "commit --amend --all --signoff",
+    "push --all",
+    "push --force origin main",
+    "push --force-with-lease origin HEAD:main",
+    "remote -v",
+    "remote add origin https://example.com/a.git",
+    "remote remove origin",
+    "remote set-url origin git@example.com:a/b.git",
+    "config --global user.name Ada",
+    "config --local user.email ada@example.com",
+    "config user.name",
+    "init --bare --initial-branch=main there",
+]
+
+
+@pytest.mark.parametrize("line", DOCUMENTED)
+def test_what_the_reference_allows_is_allowed(line: str) -> None:
+    """Every command with every option of its table."""
+    assert isinstance(decide(line.split()), Plan)
+
+
+@pytest.mark.parametrize("command", MOST)
+def test_each_command_takes_as_many_arguments_as_the_reference_says(command: str) -> None:
+    """One more is refused, whatever it is."""
+    assert RULES[command].most == MOST[command]
+    refused = decide([command, *["x"] * (MOST[command] + 1)])
+
+    assert isinstance(refused, Refused)
+    assert f"Too many arguments for git {command}" in refused.message
+
+
+def test_there_are_no_other_commands() -> None:
+    """Sixteen, and no alias."""
+    assert list(RULES) == list(MOST)
+
+
+URL = "https://github.com/user/repo.git"
+REFUSED: list[tuple[list[str], str]] = [
+    # Commands and what is no command.
+    ([], "Name a git command"),
+    (["rm", "-rf", "."], "not among the commands"),
+    (["daemon"], "not among the commands"),
+    (["submodule", "update"], "not among the commands"),
+    (["status; id"], "not among the commands"),
+    (["--exec-path=/tmp", "status"], "not among the commands"),
+    (["-c", "core.pager=id", "log"], "not among the commands"),
+    (["--git-dir=/etc", "log"], "not among the commands"),
+    (["-C", ".."], "leads out of the workspace"),
+    (["-C", "/etc", "status"], "leads out of the workspace"),
+    (["-C", "a/.git", "status"], "belongs to git itself"),
+    (["-C", "a", "-C", "b", "status"], "not among the commands"),
+    (["-C"], "a folder"),
+    # Characters.
+    *[(["add", f"a{c}b"], "invalid characters") for c in ";|&$`<>\\\0\n\r\x1b\x7f\ud800"],
+    (["log", "--oneline;id"], "invalid characters"),
+    (["log", "--grep=$(id)"], "invalid characters"),
+    (["commit", "-m", "$(id)"], "invalid characters"),
+    (["commit", "-m", "`id`"], "invalid characters"),
+    (["commit", "-m", "a\0b"], "invalid characters"),
+    (["commit", "-m"], "is empty"),
+    (["commit", "-m", "x" * 40_000], "longer than"),
+    (["commit"], "There is no editor"),
+    (["add", "x" * 5000], "longer than"),
+    # Paths.
+    *[
+        ([*command, path], "leads out of the workspace")
+        for command in (["add"], ["checkout", "--"], ["diff", "--"], ["status"], ["init"])
+        for path in ("../x", "a/../../x", "/etc/passwd", "/workspace/../x", "/workspaces", "~/x")
+    ],
+    (["show", "HEAD:../x"], "leads out"),
+    (["diff", "/etc/passwd"], "leads out"),
+    (["add", ":(top,glob)x"], "must not begin with"),
+    (["add", ":/"], "must not begin with"),
+    (["diff", ":!x"], "must not begin with"),
+    *[
+        (["add", f"{name}/config"], "belongs to git itself")
+        for name in (".git", ".GIT", ".Git", "GIT~1", ".git ", ".git.", ".g\u200cit", ".git::$I")
+        if "$" not in name
+    ],
+    (["clone", URL, ".git"], "belongs to git itself"),
+    (["clone", URL, "a/.git/hooks"], "belongs to git itself"),
+    # Options that run, read or write something else.
+    *[
+        ([command, option], "is not among the options")
+        for command, options in {
+            "clone": "--upload-pack=x --upl=x -u --config=a.b -c --template=x --reference=/x "
+            "--recurse-submodules --separate-git-dir=/x --bare --mirror --origin=x -o "
+            "--bundle-uri=x --filter=blob:none --server-option=x -ux --dep=1 --shared -s -l",
+            "pull": "--upload-pack=x --exec=x --rebase=interactive --strategy=x -s -X -S",
+            "fetch": "--upload-pack=x --upload-p=x --recurse-submodules --multiple --stdin "
+            "--negotiation-tip=x --refmap=x --output=x -o -4",
+            "status": "--ignore-submodules=none --column -z -v",
+            "log": "--output=x --outp=x --ext-diff --textconv --no-index -O/etc/passwd -L1,2:x "
+            "--show-signature --open-files-in-pager --stdin -Gx --remerge-diff",
+            "diff": "--no-index --output=x --ext-diff --textconv --outpu=x -O --submodule=log",
+            "show": "--output=x --ext-diff --textconv --show-signature --stdin",
+            "branch": "--edit-description --ed -c -C --create-reflog",
+            "checkout": "--recurse-submodules -p --patch --pathspec-from-file=x --conflict=x -fx",
+            "add": "-p -i -e --interactive --edit --patch --pathspec-from-file=x "
+            " -fA --pathspec-fi=x",
+            "reset": "-p --patch --pathspec-from-file=x --recurse-submodules",
+            "commit": "-F --file=x -C -c --template=x -t -S --gpg-sign -e --edit -p --fixup=x "
+            "--trailer=x --pathspec-from-file=x --cleanup=x -n --no-verify",
+            "push": "--receive-pack=x --exec=x --exe=x --repo=x --push-option=x -o --signed "
+            "--recurse-submodules=on-demand --no-verify --mirror",
+            "config": "--file=x -f --system --worktree --edit -e --replace-all --includes --blob=x "
+            "--get-regexp --rename-section --show-origin --type=path --get-urlmatch",
+            "init": "--template=x --separate-git-dir=x --shared=all --object-format=sha256",
+        }.items()
+        for option in options.split()
+    ],
+    # Values.
+    (["clone", "--depth=x", URL], "no value of"),
+    (["clone", "--depth=-1", URL], "no value of"),
+    (["clone", "--branch=--upload-pack", URL], "no value of"),
+    (["checkout", "-b", "--force"], "no value of"),
+    (["status", "--porcelain=v9"], "no value of"),
+    (["log", "--max-count"], "is empty"),
+    # Remotes.
+    *[
+        (["clone", url, "x"], says)
+        for url, says in (
+            ("ext::sh -c id", "by `ext` are not allowed"),
+            ("fd::17", "by `fd` are not allowed"),
+            ("file:///etc", "by `file` are not allowed"),
+            ("git://example.com/a", "by `git` are not allowed"),
+            ("ftp://example.com/a", "by `ftp` are not allowed"),
+            ("rsync://example.com/a", "by `rsync` are not allowed"),
+            ("https::https://example.com/a", "not a plain https URL"),
+            ("/etc", "no path of this machine"),
+            ("../other", "no path of this machine"),
+            ("./x", "no path of this machine"),
+            (".", "no path of this machine"),
+            ("https://user:token@example.com/a", "must not hold a user name"),
+            ("https://token@example.com/a", "must not hold a user name"),
+            ("https://-x/a", "not a plain https URL"),
+            ("https://[::1]/a", "not a plain https URL"),
+            ("https://example.com", "not a plain https URL"),
+            ("https://example.com/../a", "not a plain https URL"),
+            ("https://example.com/a?service=x", "not a plain https URL"),
+            ("https://example.com#@evil.com/a", "must not hold a user name"),
+            ("https://example.com\\@evil.com/a", "invalid characters"),
+            ("https://example.com:99999/a", "not a plain https URL"),
+            ("ssh://-oProxyCommand=id/a", "not a plain ssh URL"),
+            ("ssh://git@-oProxyCommand=id/a", "not a plain ssh URL"),
+            ("ssh://git:pw@example.com/a", "not a plain ssh URL"),
+            ("ssh://git@example.com/-a", "not a plain ssh URL"),
+            ("-oProxyCommand=id@example.com:a", "not among the options"),
+            ("git@-oProxyCommand=id:a", "no path of this machine"),
+            ("git@example.com:-a", "no path of this machine"),
+            ("git@example.com:a/../../b", "no path of this machine"),
+            ("git@exa mple.com:a", "no path of this machine"),
+        )
+    ],
+    (["fetch", "ext::sh -c id"], "not allowed"),
+    (["push", "/srv/x", "main"], "no path of this machine"),
+    (["pull", "a/b"], "no path of this machine"),
+    (["remote", "add", "o", "ext::sh -c id"], "not allowed"),
+    (["remote", "set-url", "o", "/etc"], "no path of this machine"),
+    (["remote", "add", "../x", URL], "A remote's name"),
+    (["remote", "add", "-f", "o", URL], "is not among the options"),
+    (["remote", "update"], "git remote does"),
+    (["remote", "show", "o"], "git remote does"),
+    (["push", "origin", "a:../b"], "`..`"),
+    (["push", "origin", "--", "x"], "not among the options"),
+    (["fetch", "origin", "a b"], "no branch, tag or refspec"),
+    # Settings.
+    *[
+        (["config", key, "x"], "may not be changed")
+        for key in (
+            *("core.pager", "core.hooksPath", "core.fsmonitor", "core.sshCommand", "core.editor"),
+            *("core.gitProxy", "core.worktree", "core.attributesFile", "CORE.Pager", "alias.x"),
+            *("filter.x.clean", "diff.x.command", "merge.x.driver", "credential.helper"),
+            *("url.ext::x.insteadOf", "include.path", "includeIf.x.path", "http.proxy"),
+            *("remote.origin.url", "remote.origin.vcs", "remote.origin.uploadpack"),
+            *("submodule.x.update", "protocol.ext.allow", "gpg.program", "uploadpack.x"),
+            *("safe.directory", "trailer.x.command", "sequence.editor", "user.signingKey"),
+        )
+    ],
+    (["config", "--get", "credential.helper"], "may not be read"),
+    (["config", "--list"], "config --list --local"),
+]
+
+
+def id_of(case: tuple[list[str], str]) -> str:
+    return " ".join(case[0]).encode("unicode_escape", "surrogatepass").decode()[:70]
+
+
+@pytest.mark.parametrize("case", REFUSED, ids=id_of)
+def test_what_could_do_harm_is_refused(case: tuple[list[str], str]) -> None:
+    """With a sentence that says what was wrong."""
+    args, says = case
+    refused = decide(args)
+
+    assert isinstance(refused, Refused), refused
+    assert says in refused.message, refused.message
+
+
+MESSAGES = [
+    "Fix #12: it's 100% (really) done; more & more | less, costs 5$ <ada@example.com>!",
+    'Subject\n\nBody with "quotes",\ttabs and \\ slashes',
+    "Überraschung 🎉",
+    "-m is an option",
+    "--amend",
+]
+
+
+@pytest.mark.parametrize("message", MESSAGES)
+def test_a_message_is_any_ordinary_text(message: str) -> None:
+    """No shell reads it, so punctuation does nothing."""
+    for args in (["commit", "-m", message], ["commit", f"--message={message}"]):
+        plan = decide(args)
+        assert isinstance(plan, Plan)
+        assert plan.argv[-2:] == ("-m", message)
+
+
+READS: list[tuple[str, bool]] = [
+    ("status", True),
+    ("-C a status --short", True),
+    ("log -5", True),
+    ("diff HEAD", True),
+    ("show", True),
+    ("branch", True),
+    ("branch -a", True),
+    ("branch --list x", True),
+    ("branch --show-current", True),
+    ("remote -v", True),
+    ("remote get-url origin", True),
+    ("config user.name", True),
+    ("config --list --local", True),
+    ("branch x", False),
+    ("branch -v x", False),
+    ("branch -D x", False),
+    ("branch -u origin/main", False),
+    ("remote add o https://h.example/x", False),
+    ("config user.name x", False),
+    ("config --unset user.name", False),
+    ("fetch --dry-run", False),
+    ("add -n .", False),
+    ("commit --dry-run", False),
+    ("push --dry-run", False),
+]
+
+
+@pytest.mark.parametrize(("line", "reads"), READS)
+def test_what_only_reads_is_told_from_the_rest(line: str, reads: bool) -> None:
+    """By it a retry runs again, and the kernel lets nothing be written."""
+    plan = decide(line.split())
+
+    assert isinstance(plan, Plan)
+    assert plan.reads is reads
+
+
+PLACES = [
+    ("add /workspace/a/b.txt", ("a/b.txt",)),
+    ("add ./a", ("a",)),
+    ("add /workspace", (".",)),
+    ("-C a add /workspace/a/b.txt", ("b.txt",)),
+    ("diff /workspace/x.txt", ("x.txt",)),
+    ("clone https://h.example/a/b.git", ("--", "https://h.example/a/b.git", "b")),
+    ("clone git@h.example:b.git /workspace/c", ("--", "git@h.example:b.git", "c")),
+    ("-C a clone git@h.example:b.git /workspace/a/c", ("--", "git@h.example:b.git", "c")),
+    ("clone https://h.example/a .", ("--", "https://h.example/a", ".")),
+    ("clone --depth 2 https://h.example/a x", ("--depth=2", "--", "https://h.example/a", "x")),
+]
+
+
+@pytest.mark.parametrize(("line", "ends"), PLACES)
+def test_arguments_get_a_form_that_has_one_reading(line: str, ends: tuple[str, ...]) -> None:
+    """Relative paths, values at their options, and what is no option behind `--`."""
+    plan = decide(line.split())
+
+    assert isinstance(plan, Plan)
+    assert plan.argv[-len(ends) :] == ends
+
+
+@pytest.mark.parametrize(
+    ("url", "place"),
+    [
+        ("https://GitHub.com/a/b", ("https", "github.com", 443)),
+        ("https://h.example:8443/a", ("https", "h.example", 8443)),
+        ("http://h.example/a", ("http", "h.example", 80)),
+        ("git@h.example:a/b.git", ("ssh", "h.example", 22)),
+        ("git@h.example:/srv/b.git", ("ssh", "h.example", 22)),
+        ("ssh://h.example/a", ("ssh", "h.example", 22)),
+        ("ssh://git@h.example:2222/~a/b", ("ssh", "h.example", 2222)),
+    ],
+)
+def test_a_remote_says_where_it_is(url: str, place: tuple[str, str, int]) -> None:
+    """As git, curl and ssh read it."""
+    remote = remote_of(url)
+
+    assert remote is not None
+    assert (remote.scheme, remote.host, remote.port) == place

@@ -1,0 +1,115 @@
+"""Git with real hosts: by https with sign-in, and by SSH with keys checked on both sides."""
+
+from typing import Any
+
+import pytest
+
+from tests.packs.git.conftest import INSIDE, TOKEN, World
+from tests.packs.git.talk import fine, git, refused
+from tests.packs.office import Worker
+
+pytestmark = pytest.mark.requirement("X2", "X3")
+
+
+@pytest.mark.parametrize(("protocol", "road"), [("mcp", "web"), ("rest", "shell")])
+def test_a_repository_is_cloned_changed_pushed_and_pulled(
+    world: World, protocol: Any, road: str
+) -> None:
+    """The same by https and by SSH, at addresses that only the server knows."""
+    worker = world.worker(protocol)
+    name = f"{road}-{worker.tenant}.git"
+    upstream = world.offered(name, README__md=b"one\n")
+    url = f"{world.web.url}/{name}" if road == "web" else world.shell.url(name)
+    if road == "shell":
+        world.shell.allow(worker.call("ssh_public_key").value)
+
+    fine(worker, "clone", "--depth=1", url, "./mine")
+    worker.call("fs_write_text", path="mine/README.md", text="two\n")
+    fine(worker, "-C", "mine", "commit", "-am", "Say two; it's 100% more & better")
+    fine(worker, "-C", "mine", "push", "origin", "main")
+    assert upstream.text("README.md") == "two"
+
+    upstream.commit({"README.md": b"three\n"})
+    fine(worker, "-C", "mine", "fetch", "--prune")
+    assert "three" in fine(worker, "-C", "mine", "show", "origin/main:README.md")
+    fine(worker, "-C", "mine", "reset", "--hard", "origin/main")
+    upstream.commit({"README.md": b"four\n"}, onto="main")
+    fine(worker, "-C", "mine", "pull", "--ff-only")
+    assert worker.call("fs_read_text", path="mine/README.md").value == "four\n"
+
+
+def test_an_unknown_key_of_a_tenant_is_not_let_in(world: World, agent: Worker) -> None:
+    """Each tenant has its own; a host that knows one knows no other."""
+    world.offered(f"locked-{agent.tenant}.git", a=b"1")
+
+    answer = git(agent, "clone", world.shell.url(f"locked-{agent.tenant}.git"), "x")
+
+    assert answer["returncode"] == 128
+    assert "Permission denied (publickey)" in answer["stderr"]
+    assert "x" not in agent.call("fs_list").value
+
+
+def test_a_host_with_another_key_is_not_spoken_to(world: World, agent: Worker) -> None:
+    """Somebody in between has the name and the address, and not the key."""
+    world.impostor.allow(agent.call("ssh_public_key").value)
+
+    answer = git(agent, "clone", world.impostor.url("any.git"), "x")
+
+    assert answer["returncode"] == 128
+    assert "Host key verification failed" in answer["stderr"]
+    assert world.impostor.commands == []
+
+
+def test_a_host_without_a_known_key_is_not_spoken_to(world: World, agent: Worker) -> None:
+    """Nobody is there who could say yes to it."""
+    answer = git(agent, "clone", world.stranger.url("any.git"), "x")
+
+    assert answer["returncode"] == 128
+    assert "Host key verification failed" in answer["stderr"]
+    assert world.stranger.commands == []
+
+
+def test_git_signs_in_with_the_secret_of_its_tenant(world: World, agent: Worker) -> None:
+    """By https, and only there; who has none, or a wrong one, is told so and asked nothing."""
+    world.offered("private/a.git", README__md=b"one\n")
+    url = f"{world.web.url}/private/a.git"
+    without = git(agent, "clone", url, "a")
+    world.keep_secret(agent.tenant, "GIT_TOKEN", "wrong")
+    wrong = git(agent, "clone", url, "a")
+    world.keep_secret(agent.tenant, "GIT_TOKEN", TOKEN)
+    fine(agent, "clone", url, "a")
+    agent.call("fs_write_text", path="a/README.md", text="two\n")
+    fine(agent, "-C", "a", "commit", "-am", "Two")
+    fine(agent, "-C", "a", "push")
+
+    assert without["returncode"] == wrong["returncode"] == 128
+    assert "could not read Username" in without["stderr"]
+    assert "Authentication failed" in wrong["stderr"]
+    kept = b"".join(path.read_bytes() for path in agent.folder.rglob("*") if path.is_file())
+    home = world.root / ".gatepost" / agent.tenant / "git"
+    kept += b"".join(path.read_bytes() for path in home.rglob("*") if path.is_file())
+    assert TOKEN.encode() not in kept
+    assert sorted(path.name for path in home.iterdir()) == ["gitconfig", "turn"]
+
+
+def test_private_addresses_are_not_reached(world: World, worker: Worker) -> None:
+    """By name and by number, by URL and by the name of a remote."""
+    seen = len(world.web.seen)
+    fine(worker, "init")
+    for url in (f"https://{INSIDE}/x.git", f"git@{INSIDE}:x.git", "https://127.0.0.1/x.git"):
+        fine(worker, "remote", "add", "inside", url)
+        for args in (["clone", url, "x"], ["fetch", url], ["fetch", "inside"], ["fetch"]):
+            assert "not on the internet" in refused(worker, *args)
+        fine(worker, "remote", "remove", "inside")
+
+    assert len(world.web.seen) == seen
+
+
+def test_redirects_are_not_followed(world: World, agent: Worker) -> None:
+    """They would lead where nobody checked."""
+    world.web.moved_to = "https://127.0.0.1:9"
+
+    answer = git(agent, "clone", f"{world.web.url}/moved/x.git", "x")
+
+    assert answer["returncode"] == 128
+    assert "302" in answer["stderr"]

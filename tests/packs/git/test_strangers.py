@@ -1,0 +1,186 @@
+"""What strangers put into their repositories stays what it is: files."""
+
+import os
+from pathlib import Path
+from typing import NamedTuple
+
+import pytest
+
+from gatepost.sandbox import child
+from tests.packs.git.conftest import World
+from tests.packs.git.talk import fine, git, refused
+from tests.packs.office import Worker
+
+pytestmark = pytest.mark.requirement("X2")
+
+README = {"README.md": b"hello\n"}
+
+
+class Content(NamedTuple):
+    """What a repository holds, and whether git takes it at all."""
+
+    name: str
+    files: dict[str, bytes | str]
+    taken: bool = True
+    modes: dict[str, str] = {}
+
+
+RUN = b"touch trace; touch ../trace"
+SCRIPT = b"#!/bin/sh\n" + RUN + b"\n"
+LINKS: dict[str, bytes | str] = {
+    "passwd": "/etc/passwd",
+    "up": "..",
+    "neighbour": "../../mcp-1",
+    "deep/er": "../../..",
+    "proc": "/proc/self/environ",
+    "git": ".git",
+    "self": "self",
+}
+
+CONTENTS = [
+    Content(
+        "hooks",
+        {"hooks/post-checkout": SCRIPT, "HEAD": b"x"},
+        modes={"hooks/post-checkout": "100755"},
+    ),
+    Content(
+        "bare-layout",
+        {
+            "HEAD": b"ref: refs/heads/main\n",
+            "config": b"[core]\n\tfsmonitor = " + RUN,
+            "objects/x": b"",
+            "refs/x": b"",
+        },
+    ),
+    Content(
+        "filters",
+        {
+            ".gitattributes": b"* filter=lfs diff=x merge=x text eol=crlf ident\n"
+            b"*.x export-subst working-tree-encoding=UTF-16\n",
+            "a.x": b"$Id$",
+        },
+    ),
+    Content(
+        "submodule",
+        {
+            ".gitmodules": b'[submodule "x"]\n\tpath = x\n'
+            b"\turl = https://git.company.test/x\n\tupdate = checkout\n",
+            "x": b"",
+        },
+    ),
+    Content(
+        "submodule-run",
+        {".gitmodules": b'[submodule "x"]\n\tpath = x\n\turl = https://x/x\n\tupdate = !' + RUN},
+        taken=False,
+    ),
+    Content(
+        "submodule-option",
+        {".gitmodules": b'[submodule "x"]\n\tpath = x\n\turl = -u./payload\n'},
+        taken=False,
+    ),
+    Content(
+        "submodule-name",
+        {".gitmodules": b'[submodule "../../x"]\n\tpath = x\n\turl = https://x/x\n'},
+        taken=False,
+    ),
+    Content("links", LINKS),
+    Content("link-modules", {".gitmodules": "README.md"}, taken=False),
+    Content(
+        "odd-names",
+        {
+            "a\nb": b"1",
+            "c\td": b"1",
+            "-rf": b"1",
+            "e\udcffg": b"1",
+            "$(touch trace)": b"1",
+            "`touch trace`": b"1",
+            ";touch trace": b"1",
+            "‮txt.exe": b"1",
+        },
+    ),
+    Content("dotgit", {".git/config": b"[core]\n\tfsmonitor = " + RUN}, taken=False),
+    Content("dotgit-case", {".GIT/config": b"[core]\n\tfsmonitor = " + RUN}, taken=False),
+    Content("dotgit-short", {"git~1/config": b"[core]\n\tfsmonitor = " + RUN}, taken=False),
+    Content("dotgit-hidden", {".g\u200cit/config": b"x"}, taken=False),
+    Content("dotgit-deep", {"a/b/.git/hooks/pre-commit": SCRIPT}, taken=False),
+    Content("dotgit-space", {".git /config": b"x"}, taken=False),
+    Content("dotdot", {"../escaped": b"x"}, taken=False),
+    Content("dot", {"./x": b"x"}, taken=False),
+]
+
+
+@pytest.fixture
+def unconfined(monkeypatch: pytest.MonkeyPatch) -> None:
+    """As on a kernel without Landlock: the rules hold alone."""
+    monkeypatch.setattr(child, "confines", lambda: False)
+
+
+def every(folder: Path) -> list[Path]:
+    return [
+        Path(where) / name
+        for where, folders, files in os.walk(folder)
+        for name in (*folders, *files)
+    ]
+
+
+@pytest.mark.usefixtures("unconfined")
+@pytest.mark.parametrize("content", CONTENTS, ids=lambda content: content.name)
+def test_a_clone_of_a_stranger_does_nothing(world: World, agent: Worker, content: Content) -> None:
+    """No program runs, no link is made, nothing stands outside of it, and file tools work on it."""
+    upstream = world.offered(f"{content.name}.git")
+    upstream.commit({**README, **content.files}, modes=content.modes)
+    before = set(world.root.iterdir())
+
+    answer = git(agent, "clone", f"{world.web.url}/{content.name}.git", "theirs")
+
+    assert (answer["returncode"] == 0) is content.taken, answer
+    assert set(world.root.iterdir()) <= before | {agent.folder, world.root / ".gatepost"}
+    found = every(agent.folder)
+    assert not any(path.is_symlink() or path.name in ("trace", "escaped") for path in found)
+    if not content.taken:
+        assert found == []
+        return
+    fine(agent, "-C", "theirs", "status")
+    assert not any(path.name == "trace" for path in every(agent.folder))
+    assert agent.call("fs_read_text", path="theirs/README.md").value.split() == ["hello"]
+    assert agent.call("workspace_list", path="theirs").failure is None
+
+
+@pytest.mark.usefixtures("unconfined")
+def test_links_of_a_clone_lead_nowhere(world: World, agent: Worker) -> None:
+    """They are files that hold their target; what is committed again stays a link."""
+    world.offered("linked.git").commit({**README, **LINKS})
+    fine(agent, "clone", f"{world.web.url}/linked.git", "theirs")
+
+    for name, target in LINKS.items():
+        assert agent.call("fs_read_text", path=f"theirs/{name}").value == target
+        assert agent.call("fs_list", path=f"theirs/{name}").failure is not None
+    heard = agent.call("fs_write_text", path="theirs/up/mcp-1/x", text="x")
+    assert heard.failure is not None
+    assert git(agent, "-C", "theirs", "status", "--short")["stdout"] == ""
+
+
+def test_a_clone_that_is_too_large_leaves_nothing(world: World, agent: Worker) -> None:
+    """By its size, by how much comes out of a small pack, and by how many files that is."""
+    world.offered("large.git").commit({"large": os.urandom(4_000_000)})
+    world.offered("zeros.git").commit({f"zeros{at}": bytes(900_000 + at) for at in range(5)})
+    world.offered("many.git").commit(
+        {f"{at}/{name}": b"" for at in range(30) for name in "abcdefghijklmnopqrstuvwxyz"}
+    )
+
+    for name in ("large", "zeros", "many"):
+        message = refused(agent, "clone", f"{world.web.url}/{name}.git", "theirs")
+        assert "would keep more than the workspace has room for" in message
+        assert agent.call("fs_list").value == []
+    assert agent.call("fs_write_text", path="small.txt", text="x").value == "ok"
+
+
+def test_a_full_workspace_begins_nothing(agent: Worker) -> None:
+    """Until something is deleted; what only reads still runs."""
+    fine(agent, "init")
+    (agent.folder / "large").write_bytes(bytes(3_100_000))
+
+    assert "The workspace is full" in refused(agent, "add", "-A")
+    assert git(agent, "status", "--short")["stdout"] == "?? large\n"
+    agent.call("fs_delete", path="large")
+    fine(agent, "add", "-A")

@@ -1,0 +1,137 @@
+"""A server with scripts of its operator, on a database that an administrator shares."""
+
+import asyncio
+from collections.abc import Awaitable, Callable, Iterator
+from contextlib import aclosing, contextmanager
+from pathlib import Path
+from typing import Any, TypeVar
+
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals
+from gatepost.packs.scripts.script import Place, Script, from_code
+from gatepost.stores.backends import open_records
+from tests.packs.office import Office, open_office
+from tests.tenancy.house import tree
+from tests.tenancy.post import toml
+
+T = TypeVar("T")
+
+WEATHER = """\
+# Current weather in a city.
+# Made up, as it has no network.
+
+def get_weather(city, units = "c"):
+    return {"city": city, "temp_c": 15.5, "condition": "Cloudy"}
+
+def main(*cities):
+    print("asked for", len(cities))
+    return [get_weather(city)["city"] for city in cities]
+
+def _hidden():
+    return 1
+"""
+TOOLS = """\
+'''Calls other tools.'''
+
+def main(tool, arguments):
+    return call(tool, **arguments)
+
+def attempt(tool, arguments):
+    return try_call(tool, **arguments)
+
+def again(depth):
+    return try_call("script_run", name = "tools", function = "again", args = [depth + 1])
+
+def nested(code):
+    return try_call("script_exec", code = code)
+"""
+OPERATORS = {
+    "weather.star": WEATHER,
+    "tools.star": TOOLS,
+    "broken.star": "def main(:\n",
+    "values.star": "def echo(value):\n  return value\ndef text():\n  return 'Cloudy'\n",
+    "new_feature.star": "def main():\n  return 'new'\n",
+    "binary.star": "\udcff",
+    "exec-0123456789abcdef.star": "1",
+    "notes.txt": "no script",
+}
+ALLOW = ["weather", "tools", "broken", "values", "binary"]
+PACKS = ["scripts", "filesystem", "demo"]
+
+
+class Shop:
+    """The office, the operator's folder, and a configuration for `gatepost scripts`."""
+
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.folder, self.settings = folder, settings
+        self.office: Office
+
+    @property
+    def url(self) -> str:
+        return str(self.settings["storage"]["database"])
+
+    def put(self, name: str, text: str, tenant: str | None = None) -> Path:
+        """A script of the operator's, or of a tenant's workspace."""
+        base = self.folder / "operator"
+        if tenant is not None:
+            base = self.folder / "workspaces" / tenant / "scripts"
+            base.mkdir(parents=True, exist_ok=True)
+        path = base / f"{name}.star"
+        path.write_bytes(text.encode(errors="surrogateescape"))
+        return path
+
+    def at_approvals(self, tenant: str, do: Callable[[Approvals], Awaitable[T]]) -> T:
+        """Do something with a tenant's approvals, as another process of the same database."""
+
+        async def work() -> T:
+            records = await open_records(self.url)
+            async with aclosing(records):
+                return await do(Approvals(records.of(tenant).entries(SUBJECT)))
+
+        return asyncio.run(work())
+
+    def approve(self, tenant: str, name: str, text: str, place: Place = "workspace") -> None:
+        script = Script(name, text.encode(), place)
+        self.at_approvals(tenant, lambda approvals: approvals.approve(script, by="admin"))
+
+    def approve_code(self, tenant: str, code: str) -> None:
+        script = from_code(code.encode())
+        self.at_approvals(tenant, lambda approvals: approvals.approve(script, by="admin"))
+
+    def revoke(self, tenant: str, name: str) -> None:
+        self.at_approvals(tenant, lambda approvals: approvals.revoke(name))
+
+    def waiting(self, tenant: str) -> list[str]:
+        """The names of what waits for an administrator."""
+        return [one.name for one in self.at_approvals(tenant, lambda those: those.waiting())]
+
+
+@contextmanager
+def open_shop(folder: Path, **scripts: Any) -> Iterator[Shop]:
+    """Serve the scripts above; *scripts* are settings of the pack beside the usual low limits."""
+    usual = {
+        "folder": str(folder / "operator"),
+        "allow": ALLOW,
+        "timeout_s": 10,
+        "cpu_s": 5,
+        "memory_mb": 64,
+        "max_steps": 20_000_000,
+        "max_output_bytes": 20_000,
+        "max_calls": 10,
+        "max_pending": 3,
+    }
+    settings: dict[str, Any] = {
+        "packs": {"scripts": usual | scripts},
+        "storage": {"database": f"sqlite:///{folder / 'gatepost.db'}"},
+        "workspace": {"root": str(folder / "workspaces")},
+    }
+    (folder / "operator").mkdir()
+    shop = Shop(folder, settings)
+    for file, text in OPERATORS.items():
+        (folder / "operator" / file).write_bytes(text.encode(errors="surrogateescape"))
+    stranger = {"issuer": "https://id.example.com", "tenant": {"claim": "org_id"}}
+    configured = tree(8000, [stranger], tools={"packs": PACKS}, **settings)
+    configured["tenancy"] = {"create_on_first_use": True}
+    lines = [f"{name} = {toml(value)}" for name, value in configured.items()]
+    (folder / "gatepost.toml").write_text("\n".join(lines), encoding="utf-8")
+    with open_office(folder, PACKS, **settings) as shop.office:
+        yield shop

@@ -1,0 +1,185 @@
+"""Whatever a script does, it ends with a sentence, and everybody else is served meanwhile."""
+
+import re
+import threading
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from tests.packs.office import Heard
+from tests.packs.scripts.shop import Shop, open_shop
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.requirement("P10")
+
+
+@pytest.fixture(scope="module")
+def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
+    """Any code may run, and not for long."""
+    folder = tmp_path_factory.mktemp("limits")
+    low = {"exec": "free", "timeout_s": 1.5, "cpu_s": 1, "queue_per_tenant": 1}
+    with open_shop(folder, **low) as shop:
+        yield shop
+
+
+def inside(*lines: str) -> str:
+    return "def f():\n" + "".join(f"  {line}\n" for line in lines) + "f()"
+
+
+LOOP = "for i in range({}): pass"
+GROW = "for i in range(1000000): {}"
+ENDS = [
+    ("a long loop", inside(LOOP.format(10**9)), "validation", "max_steps"),
+    (
+        "nested loops",
+        inside("for a in range(10**5 * 10 // 10): pass"),
+        "validation",
+        "Parse|failed",
+    ),
+    (
+        "a loop over a loop",
+        inside("for a in range(1000000):", "  for b in range(1000000): pass"),
+        "validation",
+        "max_steps",
+    ),
+    ("a list that doubles", inside("x = [1]", GROW.format("x = x + x")), "validation", "memory_mb"),
+    ("a text that doubles", inside("x = 'a'", GROW.format("x = x + x")), "validation", "memory_mb"),
+    (
+        "many small things",
+        inside("x = []", GROW.format("x.append([i] * 9)")),
+        "validation",
+        "memory",
+    ),
+    (
+        "a dict that grows",
+        inside("x = {}", GROW.format("x[i] = str(i) * 9")),
+        "validation",
+        "memory",
+    ),
+    ("a range as a list", "list(range(1000000000))", "validation", "memory_mb"),
+    ("a repeated text", "'x' * 2000000000", "validation", "memory_mb"),
+    ("a repeated list", "[0] * 2000000000", "validation", "memory_mb"),
+    ("a text that is too long", "'x' * (1 << 40)", "validation", "too big"),
+    ("a huge shift", "1 << 1000000000", "validation", "overflow"),
+    ("a huge product", inside("x = 3", "for i in range(60): x = x * x"), "timeout", "cpu_s"),
+    (
+        "calls without end",
+        "def f(n):\n  return f(n - 1) + f(n - 1) if n else 0\nf(100)",
+        "timeout|validation",
+        "cpu_s|max_steps",
+    ),
+    ("recursion", "def f(n):\n  return f(n + 1)\nf(0)", "validation", "overflow|recursion"),
+    (
+        "a flood of lines",
+        inside("for i in range(1000000): print('x' * 1000)"),
+        "validation",
+        "output",
+    ),
+    ("one huge line", inside("print('x' * 10000000)"), "validation", "max_output_bytes"),
+    ("a huge value", "'x' * 10000000", "validation", "max_output_bytes"),
+    (
+        "data nested deeply",
+        inside("a = []", GROW.format("a = [a]"), "return a"),
+        "validation",
+        "levels",
+    ),
+    (
+        "data nested a little",
+        inside("a = []", "for i in range(100): a = [a]", "return a"),
+        "validation",
+        "levels",
+    ),
+    (
+        "a deep text of data",
+        inside("a = []", GROW.format("a = [a]"), "return str(a)"),
+        "",
+        "too deeply",
+    ),
+    ("data that holds itself", inside("a = []", "a.append(a)", "return a"), "validation", "Cycle"),
+    ("brackets", "[" * 20_000 + "]" * 20_000, "validation", "too deeply"),
+    ("parentheses", "(" * 40_000, "validation", "Parse|too deeply"),
+    ("calls of tools", "[call('fs_list') for i in range(100)]", "validation", "max_calls"),
+    ("a sleepy tool", "call('count_slowly', to = 100)", "timeout|validation", "timeout_s|failed"),
+    ("a value that is no data", "lambda: 1", "validation", "JSON"),
+    (
+        "a number of many digits",
+        inside("x = 3", "for i in range(16): x = x * x", "return x"),
+        "",
+        "JSON",
+    ),
+    ("a failure of its own", "fail('x' * 100000)", "validation", "fail: x"),
+    (
+        "a tool's answer that is too deep to send",
+        "call('echo', text = [[1]])",
+        "validation",
+        "text",
+    ),
+]
+
+
+@pytest.mark.parametrize(
+    ("code", "kind", "says"), [pytest.param(*row[1:], id=row[0]) for row in ENDS]
+)
+def test_a_script_at_a_limit_ends_with_a_sentence_that_names_it(
+    shop: Shop, code: str, kind: str, says: str
+) -> None:
+    """The limit and the setting that moves it; bounded, whatever the script said."""
+    heard = shop.office.worker("rest").call("script_exec", code=code)
+
+    assert heard.failure is not None
+    assert re.search(says, heard.failure), heard.failure
+    assert re.fullmatch(kind or ".*", heard.kind or "")
+    assert len(heard.failure) < 12_000
+
+
+def test_what_was_printed_before_the_end_is_told(shop: Shop) -> None:
+    """So that whoever wrote it sees how far it came."""
+    code = inside("print('so far')", LOOP.format(10**9))
+
+    heard = shop.office.worker("mcp").call("script_exec", code=code)
+
+    assert heard.failure is not None
+    assert heard.failure.endswith("It had printed:\nso far")
+
+
+BUSY = inside("x = 3", "for i in range(60): x = x * x")
+
+
+def started(shop: Shop, tenant: str, heard: list[Heard], code: str = BUSY) -> threading.Thread:
+    worker = shop.office.worker("rest", tenant)
+
+    def call() -> None:
+        heard.append(worker.call("script_exec", code=code))
+
+    thread = threading.Thread(target=call, daemon=True)
+    thread.start()
+    return thread
+
+
+def test_others_are_answered_while_scripts_run(shop: Shop) -> None:
+    """A tenant holds as many turns as it may, one waits, one is refused; others have theirs."""
+    heard: list[Heard] = []
+    threads = [started(shop, "greedy", heard) for _ in range(4)]
+    # The one too many is refused at once.
+    eventually(lambda: heard, within=5)
+    other = shop.office.worker("mcp")
+    files = other.call("fs_list")
+    script = other.call("script_exec", code="1 + 1")
+    still_running = sum(thread.is_alive() for thread in threads)
+    for thread in threads:
+        thread.join(10)
+
+    assert (heard[0].kind, "queue_per_tenant" in str(heard[0].failure)) == ("rate_limit", True)
+    assert files.failure is None
+    assert script.value == {"value": 2, "printed": ""}
+    assert still_running == 3
+    assert sorted(str(one.kind) for one in heard) == ["rate_limit", "timeout", "timeout", "timeout"]
+
+
+def test_progress_is_reported_while_a_script_runs(shop: Shop) -> None:
+    """To clients that asked to know."""
+    told: list[Any] = []
+    heard = shop.office.worker("mcp").call("script_exec", code="1")
+
+    assert (heard.failure, told) == (None, [])

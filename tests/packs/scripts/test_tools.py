@@ -1,0 +1,207 @@
+"""Each tool of scripts does and refuses what its page says, by both protocols."""
+
+import json
+import re
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.packs.office import Worker
+from tests.packs.scripts.shop import Shop
+
+PENDING = (
+    "Error: Script '{}' is pending approval. An administrator must review and approve this script "
+    "before it can be executed."
+)
+
+
+class Step(NamedTuple):
+    """A call, and what comes of it."""
+
+    tool: str
+    arguments: dict[str, Any]
+    answer: Any
+
+
+def ran(value: Any, printed: str = "") -> dict[str, Any]:
+    return {"value": value, "printed": printed}
+
+
+def run(name: str, function: str | None = None, *args: Any) -> tuple[str, dict[str, Any]]:
+    return "script_run", {"name": name, "function": function, "args": list(args)}
+
+
+LONDON = {"city": "London", "temp_c": 15.5, "condition": "Cloudy"}
+WORKS = [
+    Step(*run("weather", "get_weather", "London"), ran(LONDON)),
+    Step(*run("weather.star", "get_weather", "London"), ran(LONDON)),
+    Step("script_run", {"name": "weather"}, ran([], "asked for 0\n")),
+    Step(*run("weather", None, "Rome", "Oslo"), ran(["Rome", "Oslo"], "asked for 2\n")),
+    *[
+        Step(*run("values", "echo", value), ran(value))
+        for value in (None, True, 0, -1.5, 2**70, "", "ä😀\n", [], [[1]], {"a": {"b": [None]}})
+    ],
+    Step(*run("tools", None, "fs_write_text", {"path": "a", "text": "x"}), ran("ok")),
+    Step(*run("tools", "attempt", "fs_list", {}), ran({"ok": []})),
+]
+
+
+def told(step: Step) -> Any:
+    return pytest.param(step, id=f"{step.tool} {json.dumps(step.arguments)}"[:90])
+
+
+@pytest.mark.requirement("P10", "P11")
+@pytest.mark.parametrize("step", [told(step) for step in WORKS])
+def test_an_allowed_script_answers_its_value_and_what_it_printed(
+    worker: Worker, step: Step
+) -> None:
+    """JSON both ways, and other tools through the same gate."""
+    heard = worker.call(step.tool, **step.arguments)
+
+    assert (heard.failure, heard.value) == (None, step.answer)
+
+
+FAILS = [
+    Step(*run("unknown"), ("not_found", r"^Error: script 'unknown' not found$")),
+    *[
+        Step(*run(name), ("not_found", rf"^Error: script '{re.escape(name)}' not found$"))
+        for name in ("../weather", "operator/weather", "", ".", "notes.txt", "a" * 65)
+    ],
+    Step(*run("exec-0123456789abcdef"), ("not_found", "not found")),
+    Step(*run("a" * 201), ("validation", "name")),
+    Step("script_run", {}, ("validation", "name")),
+    Step("script_run", {"name": "weather", "args": "London"}, ("validation", "args")),
+    Step(*run("new_feature"), ("denied", f"^{re.escape(PENDING.format('new_feature.star'))}$")),
+    Step(*run("weather", "no"), ("not_found", r"no function 'no'. It has: get_weather, main\.")),
+    *[
+        Step(*run("weather", name), ("not_found", "has no function"))
+        for name in ("_hidden", "print", "call", "try_call", "get_weather ", "json.encode")
+    ],
+    Step(*run("broken"), ("validation", r"'broken.star' failed:\n(.|\n)*Parse error")),
+    Step(*run("binary"), ("validation", "not UTF-8 text")),
+    Step(*run("weather", "get_weather"), ("validation", "Missing parameter `city`")),
+    Step(*run("weather", "get_weather", 1, 2, 3), ("validation", "positional")),
+    Step(*run("tools", None, "no_tool", {}), ("validation", "There is no tool named 'no_tool'")),
+    Step(*run("tools", None, "fs_read_text", {"path": "no"}), ("validation", "does not exist")),
+    Step(*run("tools", None, "fs_read_text", {}), ("validation", "path")),
+    Step("script_exec", {}, ("validation", "code")),
+    Step("script_exec", {"code": "#" * 100_001}, ("validation", r"packs\.scripts\.max_code_bytes")),
+    Step(
+        "script_exec",
+        {"code": "1 + 1"},
+        ("denied", r"^Error: Script 'exec-[0-9a-f]{16}\.star' is pending approval\. An admin"),
+    ),
+]
+
+
+@pytest.mark.requirement("P10", "P11")
+@pytest.mark.parametrize("step", [told(step) for step in FAILS])
+def test_a_failure_tells_the_model_what_would_work(shop: Shop, worker: Worker, step: Step) -> None:
+    """In the words of the page where it has some; nothing of the machine's own paths."""
+    kind, says = step.answer
+
+    heard = worker.call(step.tool, **step.arguments)
+
+    assert heard.failure is not None
+    assert re.search(says, heard.failure), heard.failure
+    assert heard.kind in (None, kind)
+    assert str(shop.folder) not in heard.failure
+
+
+@pytest.mark.requirement("P10")
+def test_the_value_is_text_as_the_page_shows_it(shop: Shop) -> None:
+    """JSON, or the text that it is; what was printed apart from it."""
+    worker = shop.office.worker("mcp")
+    value = worker.call("script_run", name="weather", function="get_weather", args=["London"])
+    text = worker.call("script_run", name="values", function="text")
+    printed = worker.call("script_run", name="weather")
+
+    assert json.loads(value.text) == LONDON
+    assert text.text == "Cloudy"
+    assert printed.text == "[]\n\nPrinted:\nasked for 0\n"
+
+
+@pytest.mark.requirement("P10", "P11")
+def test_scripts_are_listed_with_what_they_say_of_themselves(shop: Shop, worker: Worker) -> None:
+    """The operator's and the tenant's; the operator's name wins; other files are none."""
+    shop.put("mine", "def main(a, b = [1, 2]):\n  pass\n", worker.tenant)
+    shop.put("weather", "mine now", worker.tenant)
+
+    listed = {one["name"]: one for one in worker.call("script_list").value["scripts"]}
+
+    assert sorted(listed) == [
+        "binary",
+        "broken",
+        "mine",
+        "new_feature",
+        "tools",
+        "values",
+        "weather",
+    ]
+    assert listed["weather"] == {
+        "name": "weather",
+        "description": "Current weather in a city.\nMade up, as it has no network.",
+        "functions": [
+            {"name": "get_weather", "parameters": ["city", 'units = "c"']},
+            {"name": "main", "parameters": ["*cities"]},
+        ],
+        "approved": True,
+        "source": "server",
+    }
+    assert listed["tools"]["description"] == "Calls other tools."
+    assert listed["mine"]["functions"] == [{"name": "main", "parameters": ["a", "b = [1, 2]"]}]
+    assert (listed["mine"]["source"], listed["mine"]["approved"]) == ("workspace", False)
+    assert listed["new_feature"]["approved"] is False
+
+
+@pytest.mark.requirement("P10", "P11")
+def test_a_reload_says_what_is_different(shop: Shop, worker: Worker) -> None:
+    """Since the last one of this tenant; what is not approved waits from then on."""
+    server = ["binary", "broken", "new_feature", "tools", "values", "weather"]
+    first = worker.call("script_reload").value
+    shop.put("mine", "1", worker.tenant)
+    second = worker.call("script_reload").value
+    shop.put("mine", "2", worker.tenant)
+    third = worker.call("script_reload").value
+    (shop.folder / "workspaces" / worker.tenant / "scripts/mine.star").unlink()
+    fourth = worker.call("script_reload").value
+    waits = {"unapproved": ["new_feature"]}
+
+    assert first == {"new": server, "changed": [], "gone": [], **waits}
+    assert second == {
+        "new": ["mine"],
+        "changed": [],
+        "gone": [],
+        "unapproved": ["mine", "new_feature"],
+    }
+    assert third == {
+        "new": [],
+        "changed": ["mine"],
+        "gone": [],
+        "unapproved": ["mine", "new_feature"],
+    }
+    assert fourth == {"new": [], "changed": [], "gone": ["mine"], **waits}
+    assert sorted(shop.waiting(worker.tenant)) == ["mine", "new_feature"]
+
+
+@pytest.mark.requirement("P10")
+def test_a_script_reaches_what_its_caller_reaches_and_no_more(shop: Shop) -> None:
+    """A tool out of reach is unknown, one that needs a step up is refused by the same challenge."""
+    poor = shop.office.worker("mcp", scopes="scripts:run")
+    token = poor.token
+
+    answer = shop.office.site.door.call(
+        token, "script_run", {"name": "tools", "args": ["fs_list", {}]}
+    )
+
+    assert answer.status == 403
+    assert 'scope="files:read"' in (answer.field("www-authenticate") or "")
+
+
+@pytest.mark.requirement("P10")
+def test_scripts_that_run_scripts_come_to_an_end(worker: Worker) -> None:
+    """Four deep at most, or as far as there are turns; never waiting for themselves."""
+    heard = worker.call("script_run", name="tools", function="again", args=[0])
+
+    assert heard.failure is None
+    assert "error" in json.dumps(heard.value)

@@ -1,0 +1,309 @@
+"""The index follows the files whoever changes them, is no use to nobody, and costs little."""
+
+import asyncio
+import os
+import sqlite3
+import sys
+import threading
+from collections.abc import Iterator, Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.packs.vault.settings import VaultSettings
+from gatepost.packs.vault.tools import Hits, vault_list, vault_read, vault_search
+from gatepost.tools.api import CallContext, ToolFailure
+from gatepost.tools.surroundings import Head
+from gatepost.workspace import TenantWorkspace, Workspaces
+from tests.support.mcp import a_caller
+from tests.support.process import python_environment
+
+pytestmark = pytest.mark.requirement("P5")
+
+OLD = 1_700_000_000
+
+
+class Told:
+    """The pack's settings."""
+
+    def __init__(self, **settings: Any) -> None:
+        self._settings = VaultSettings(**settings)
+
+    def settings(self, kind: type[Any]) -> Any:
+        return self._settings
+
+
+class Desk:
+    """One tenant's vault on the disk, and its tools; counts the notes they read."""
+
+    def __init__(self, spaces: Workspaces, root: Path, tenant: str = "acme") -> None:
+        self.vault = root / tenant / "vault"
+        self.index = root / ".gatepost" / tenant / ".made/vault.sqlite"
+        self.read: list[str] = []
+        self.reading = asyncio.Event()
+        self._space = spaces.of(tenant)
+        self.told = Told()
+
+    @property
+    def ctx(self) -> CallContext:
+        kit: Any = self.told
+        space: Any = Counting(self._space, self)
+        return CallContext(caller=a_caller(), request_id="1", workspace=space, kit=kit)
+
+    def put(self, path: str, text: str, *, at: float = OLD) -> Path:
+        file = self.vault / path
+        file.parent.mkdir(parents=True, exist_ok=True)
+        file.write_text(text)
+        os.utime(file, (at, at))
+        return file
+
+    async def search(self, query: str, **more: Any) -> list[str]:
+        """The paths found; and `read` holds what was read for it."""
+        self.read.clear()
+        hits: Hits = await vault_search(self.ctx, query, **more)
+        return [hit.path.removeprefix("/vault/") for hit in hits.hits]
+
+
+class Counting:
+    """A workspace that takes note of the notes it is asked to read."""
+
+    def __init__(self, inner: TenantWorkspace, desk: Desk) -> None:
+        self._inner, self._desk = inner, desk
+
+    def folder(self, path: str, shown: str) -> "Counting":
+        return Counting(self._inner.folder(path, shown), self._desk)
+
+    async def heads(self, paths: Sequence[str], *, limit: int) -> list[Head | None]:
+        self._desk.read += paths
+        self._desk.reading.set()
+        return await self._inner.heads(paths, limit=limit)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+@pytest.fixture
+def desk(tmp_path: Path) -> Iterator[Desk]:
+    spaces = Workspaces(tmp_path)
+    yield Desk(spaces, tmp_path)
+    spaces.close()
+
+
+async def test_of_many_notes_only_the_changed_one_is_read_again(desk: Desk) -> None:
+    """Whatever their number: what a search reads is what changed since the last."""
+    for number in range(600):
+        desk.put(f"f{number % 7}/n{number}.md", f"Note {number}, word{number}")
+
+    assert await desk.search("word5") == ["f5/n5.md"]
+    assert len(desk.read) == 600
+    assert await desk.search("word5") == ["f5/n5.md"]
+    assert desk.read == []
+    desk.put("f0/n0.md", "unicorn", at=OLD + 1)
+    assert await desk.search("unicorn") == ["f0/n0.md"]
+    assert desk.read == ["f0/n0.md"]
+    assert (await vault_list(desk.ctx)).total == 600
+
+
+async def test_whoever_changes_a_file_the_next_search_knows(desk: Desk) -> None:
+    """A pull, an editor, a move, a deletion, a folder that goes: none of them tells the index."""
+    file = desk.put("a/one.md", "apple #fruit [[two]]")
+    desk.put("a/two.md", "pear")
+    assert await desk.search("apple") == ["a/one.md"]
+
+    os.utime(desk.put("a/one.md", "grape #fruit"), (OLD, OLD))  # as long as before, as old
+    assert await desk.search("apple") == []
+    assert await desk.search("grape", tag="fruit") == ["a/one.md"]
+    assert (await vault_read(desk.ctx, "two")).backlinks == []
+
+    file.rename(desk.vault / "moved.md")
+    assert await desk.search("grape") == ["moved.md"]
+    (desk.vault / "moved.md").unlink()
+    assert await desk.search("grape") == []
+    assert await desk.search("pear", tag="fruit") == []
+    (desk.vault / "a").rename(desk.vault.parent / "elsewhere")
+    assert (await vault_list(desk.ctx)).total == 0
+
+
+async def test_a_file_that_was_just_changed_is_looked_at_again(desk: Desk) -> None:
+    """Two changes within one tick of a clock look like one."""
+    soon = 4_000_000_000
+    desk.put("one.md", "apple", at=soon)
+    assert await desk.search("apple") == ["one.md"]
+    assert await desk.search("apple") == ["one.md"]
+    assert desk.read == ["one.md"]
+    desk.put("one.md", "apple", at=OLD)
+    await desk.search("apple")
+    await desk.search("apple")
+    assert desk.read == []
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [
+        lambda file: file.write_bytes(b"no database at all" * 1000),
+        lambda file: file.write_bytes(b""),
+        lambda file: file.write_bytes(file.read_bytes()[: file.stat().st_size // 2]),
+        lambda file: file.write_bytes(file.read_bytes()[:4096] + b"\xff" * 40_960),
+        lambda file: file.unlink(),
+        lambda file: changed(file, "DROP TABLE words"),
+        lambda file: changed(file, "PRAGMA user_version = 99"),
+        lambda file: changed(file, "DROP TABLE files; CREATE TABLE files (x)"),
+        lambda file: (file.unlink(), file.with_name(f"{file.name}-journal").write_bytes(b"x" * 99)),
+    ],
+    ids=["text", "empty", "half", "garbage", "gone", "no table", "version", "columns", "journal"],
+)
+async def test_an_index_that_is_spoilt_is_made_anew(desk: Desk, spoil: Any) -> None:
+    """Nobody notices, but that the notes are read again."""
+    for number in range(40):
+        desk.put(f"n{number}.md", f"word{number} " + "x y z " * 200)
+    assert await desk.search("word7") == ["n7.md"]
+    spoil(desk.index)
+
+    assert await desk.search("word8") == ["n8.md"]
+    assert len(desk.read) == 40
+    assert await desk.search("word7") == ["n7.md"]
+    assert desk.read == []
+
+
+def changed(file: Path, statements: str) -> None:
+    rows = sqlite3.connect(file)
+    rows.executescript(statements)
+    rows.close()
+
+
+async def test_an_index_that_cannot_be_made_is_a_failure(desk: Desk) -> None:
+    """Said to the model in a sentence; files are still read and written."""
+    desk.put("one.md", "apple")
+    desk.index.parent.mkdir(parents=True)
+    (desk.index / "in the way").mkdir(parents=True)
+
+    with pytest.raises(ToolFailure) as failed:
+        await desk.search("apple")
+
+    assert failed.value.failure.kind == "internal"
+    assert "cannot be used or made anew" in failed.value.failure.message
+
+
+async def test_a_full_index_says_what_is_missing_and_never_answers_what_was(desk: Desk) -> None:
+    """What there is no room for is not found, nor is what it said before."""
+    desk.told = Told(index_bytes=1_000_000)
+    for number in range(60):
+        desk.put(
+            f"n{number:02}.md", f"word{number} " + " ".join(f"w{number}x{n}" for n in range(5000))
+        )
+
+    hits = await vault_search(desk.ctx, "word59")
+    listed = await vault_list(desk.ctx)
+    desk.put("n00.md", "fresh " + " ".join(f"new{n}" for n in range(100_000)), at=OLD + 5)
+    stale = await desk.search("word0")
+
+    assert hits.hits == []
+    assert "the index is full. The operator can raise packs.vault.index_bytes" in hits.remarks[0]
+    assert listed.total < 60
+    assert desk.index.stat().st_size <= 1_000_000
+    assert stale == []
+
+
+async def test_nobody_waits_for_another_tenants_index(tmp_path: Path) -> None:
+    """Each has its own, beside its own workspace."""
+    spaces = Workspaces(tmp_path)
+    desks = [Desk(spaces, tmp_path, tenant) for tenant in ("acme", "globex")]
+    for one in desks:
+        one.put("same.md", f"apple of {one.vault.parent.name}")
+
+    found = await asyncio.gather(*(one.search("apple") for one in desks))
+
+    assert found == [["same.md"], ["same.md"]]
+    assert all(one.index.is_file() for one in desks)
+    spaces.close()
+
+
+async def test_many_searches_at_once_read_each_note_once(desk: Desk) -> None:
+    """Those that come while the index is made wait for it."""
+    for number in range(50):
+        desk.put(f"n{number}.md", f"word{number}")
+    desk.read.clear()
+
+    found = await asyncio.gather(*(vault_search(desk.ctx, f"word{number}") for number in range(8)))
+
+    assert [len(one.hits) for one in found] == [1] * 8
+    assert len(desk.read) == 50
+
+
+async def test_the_loop_goes_on_while_an_index_is_made(desk: Desk) -> None:
+    """No step of it runs on the event loop's own thread."""
+    threads: set[str] = set()
+
+    def watch(event: str, args: tuple[Any, ...]) -> None:
+        if event == "sqlite3.connect":
+            threads.add(threading.current_thread().name)
+
+    AUDITS.append(watch)
+    try:
+        desk.put("one.md", "apple")
+        await desk.search("apple")
+    finally:
+        AUDITS.remove(watch)
+
+    assert threads
+    assert threading.current_thread().name not in threads
+
+
+AUDITS: list[Any] = []
+sys.addaudithook(lambda event, args: [hook(event, args) for hook in AUDITS] and None)
+
+OTHER = """
+import asyncio, sys
+from pathlib import Path
+from tests.packs.vault.test_index import Desk
+from gatepost.workspace import Workspaces
+
+async def main():
+    spaces = Workspaces(Path(sys.argv[1]))
+    desk = Desk(spaces, Path(sys.argv[1]))
+    for round in range(6):
+        desk.put(f"{sys.argv[2]}/n{round}.md", f"{sys.argv[2]}word{round}")
+        found = await desk.search(f"{sys.argv[2]}word{round}")
+        assert found == [f"{sys.argv[2]}/n{round}.md"], found
+    spaces.close()
+
+asyncio.run(main())
+"""
+
+
+async def test_two_processes_share_one_index(desk: Desk, tmp_path: Path) -> None:
+    """Each finds what it wrote at once, whoever else writes; nothing is lost or doubled."""
+    for number in range(100):
+        desk.put(f"n{number}.md", f"common word{number}")
+    others = [
+        await asyncio.create_subprocess_exec(
+            *(sys.executable, "-c", OTHER, str(tmp_path), name),
+            env=python_environment(),
+            stderr=asyncio.subprocess.PIPE,
+        )
+        for name in ("left", "right")
+    ]
+    for other in others:
+        _, said = await asyncio.wait_for(other.communicate(), 60)
+        assert other.returncode == 0, said.decode()
+
+    assert await desk.search("leftword3") == ["left/n3.md"]
+    assert (await vault_list(desk.ctx)).total == 112
+    rows = sqlite3.connect(desk.index)
+    assert rows.execute("PRAGMA integrity_check").fetchall() == [("ok",)]
+    assert rows.execute("SELECT count(*) FROM words").fetchone() == (112,)
+    rows.close()
+
+
+async def test_whoever_gives_up_is_not_waited_for(desk: Desk) -> None:
+    """A call that is cancelled leaves its work, and the next one finds a sound index."""
+    for number in range(300):
+        desk.put(f"n{number}.md", f"word{number} " + "a b c " * 500)
+    search = asyncio.create_task(vault_search(desk.ctx, "word1"))
+    await asyncio.wait_for(desk.reading.wait(), 10)
+    search.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await search
+
+    assert await desk.search("word299") == ["n299.md"]

@@ -1,0 +1,358 @@
+"""Each tool of the vault does and refuses what its page says, by both protocols."""
+
+import os
+import re
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.packs.office import Office, Worker
+
+pytestmark = pytest.mark.requirement("P5")
+
+OLD = 1_700_000_000
+WHEN = "2023-11-14T22:13:20+00:00"
+
+NOTES = {
+    "Home.md": "---\ntags: [start]\naliases: [Front page]\n---\n# Welcome\nSee [[Plan]] and "
+    "[[Ideas/Plan|the other]], ![[map.png]], [web](https://x.org), [[Missing#Part]].\n",
+    "Plan.md": "Buy milk and unicorns. #todo/soon\n",
+    "Ideas/Plan.md": "A second plan, see [home](../Home.md). #todo\n\n## Details\nMore.\n\n## E\n",
+    "Ideas/Rechnung.md": "---\ntitle: Rechnungen\nbroken: [\n---\nBüro, 東京都庁\n",
+    "map.png": "no note",
+    ".obsidian/plugin.md": "unicorns are hidden here",
+}
+
+
+def filled(worker: Worker, notes: dict[str, str] = NOTES) -> Path:
+    vault = worker.folder / "vault"
+    for path, text in notes.items():
+        (vault / path).parent.mkdir(parents=True, exist_ok=True)
+        (vault / path).write_text(text)
+        os.utime(vault / path, (OLD, OLD))
+    return vault
+
+
+def test_a_note_is_read_with_all_that_belongs_to_it(worker: Worker) -> None:
+    """Front matter, text, tags, links with where they lead, and what links here."""
+    filled(worker)
+
+    assert worker.call("vault_read", path="Home.md").value == {
+        "path": "/vault/Home.md",
+        "title": "Welcome",
+        "front_matter": {"tags": ["start"], "aliases": ["Front page"]},
+        "content": NOTES["Home.md"].split("---\n", 2)[2],
+        "tags": ["start"],
+        "aliases": ["Front page"],
+        "links": [
+            {"target": "Plan", "path": "/vault/Plan.md", "text": "", "embed": False},
+            {
+                "target": "Ideas/Plan",
+                "path": "/vault/Ideas/Plan.md",
+                "text": "the other",
+                "embed": False,
+            },
+            {"target": "map.png", "path": "/vault/map.png", "text": "", "embed": True},
+            {"target": "Missing#Part", "path": None, "text": "", "embed": False},
+        ],
+        "backlinks": [{"path": "/vault/Ideas/Plan.md", "title": "Plan"}],
+        "modified": WHEN,
+        "truncated": False,
+        "remarks": [],
+    }
+
+
+class Named(NamedTuple):
+    """How a note is asked for, which one comes, and what is said about it."""
+
+    path: str
+    found: str
+    remark: str = ""
+
+
+NAMED = [
+    Named("/vault/Plan.md", "Plan.md"),
+    Named("Plan", "Plan.md"),
+    Named("plan", "Plan.md", "2 notes are called 'plan'.* the shortest path.*Ideas/Plan.md"),
+    Named("[[Ideas/Plan]]", "Ideas/Plan.md"),
+    Named("[[rechnung|x]]", "Ideas/Rechnung.md", "not YAML .line 4.*shown as text"),
+    Named("![[Rechnung.md]]", "Ideas/Rechnung.md", "not YAML"),
+    Named("front PAGE", "Home.md"),
+    Named("[[Home#Welcome]]", "Home.md"),
+    Named("Home#Nowhere", "Home.md", "no heading 'Nowhere'"),
+    Named("[[Home#^block]]", "Home.md", "single blocks"),
+]
+
+
+@pytest.mark.parametrize("named", NAMED, ids=[named.path for named in NAMED])
+def test_a_note_is_found_by_what_it_is_called(worker: Worker, named: Named) -> None:
+    """By path, name, link or alias; of several the shortest path, and it says so."""
+    filled(worker)
+
+    heard = worker.call("vault_read", path=named.path)
+
+    assert heard.failure is None
+    assert heard.value["path"] == f"/vault/{named.found}"
+    assert re.search(named.remark, " ".join(heard.value["remarks"])), heard.value["remarks"]
+    assert bool(heard.value["remarks"]) == bool(named.remark)
+
+
+def test_a_heading_asks_for_a_part(worker: Worker) -> None:
+    """And a front matter that is broken is part of the text."""
+    filled(worker)
+
+    assert (
+        worker.call("vault_read", path="Ideas/Plan#Details").value["content"]
+        == "## Details\nMore.\n"
+    )
+    broken = worker.call("vault_read", path="Ideas/Rechnung").value
+    assert broken["front_matter"] is None
+    assert broken["content"] == NOTES["Ideas/Rechnung.md"]
+
+
+def test_a_long_note_is_cut_and_says_so(worker: Worker) -> None:
+    """Where it stays valid."""
+    filled(worker, {"Long.md": "ü" * 350_000})
+
+    value = worker.call("vault_read", path="Long").value
+
+    assert (len(value["content"]), value["truncated"]) == (300_000, True)
+    assert "Cut after 300000 characters; the note has 700000 bytes." in value["remarks"][0]
+
+
+class Written(NamedTuple):
+    """What is written over what, and what stands there then."""
+
+    before: str | None
+    arguments: dict[str, Any]
+    after: str
+    remark: str = ""
+
+
+FRONT = "---\n# mine\na: 1\nday: 2024-01-31\n---\n"
+
+WRITES = [
+    Written(None, {"content": "x\n"}, "x\n"),
+    Written(None, {"content": "x", "front_matter": {"a": [1]}}, "---\na:\n- 1\n---\nx"),
+    Written(None, {"content": "x", "append": True}, "x"),
+    Written("old", {"content": "x"}, "x"),
+    Written(f"{FRONT}old", {"content": "x"}, f"{FRONT}x"),
+    Written(f"{FRONT}old", {"content": "---\nb: 2\n---\nx"}, "---\nb: 2\n---\nx"),
+    Written(
+        f"{FRONT}old", {"content": "---\nb: [\n---\nx"}, f"{FRONT}---\nb: [\n---\nx", "not YAML"
+    ),
+    Written(
+        f"{FRONT}old",
+        {"content": "x", "front_matter": {"a": None, "b": "c"}},
+        "---\n# mine\nday: 2024-01-31\nb: c\n---\nx",
+    ),
+    Written(f"{FRONT}old", {"content": "x", "front_matter": {}}, f"{FRONT}x"),
+    Written(f"{FRONT}old", {"content": "x", "append": True}, f"{FRONT}old\nx"),
+    Written("old\n", {"content": "---\nb: 2\n---\n", "append": True}, "old\n---\nb: 2\n---\n"),
+    Written(
+        f"{FRONT}old\n",
+        {"content": "x", "append": True, "front_matter": {"a": 2}},
+        "---\n# mine\na: 2\nday: 2024-01-31\n---\nold\nx",
+    ),
+    Written("---\na: [\n---\nold", {"content": "x"}, "x"),
+    Written("---\na: [\n---\nold", {"content": "x", "append": True}, "---\na: [\n---\nold\nx"),
+]
+
+
+@pytest.mark.parametrize("case", WRITES, ids=[str(n) for n in range(len(WRITES))])
+def test_a_note_is_written_and_its_front_matter_kept(worker: Worker, case: Written) -> None:
+    """Replaced or added to; what is not spoken of stays as it was."""
+    if case.before is not None:
+        filled(worker, {"New/Note.md": case.before})
+
+    heard = worker.call("vault_write", path="New/Note", **case.arguments)
+
+    assert heard.failure is None
+    assert heard.value["path"] == "/vault/New/Note.md"
+    assert heard.value["bytes"] == len(case.after.encode())
+    assert heard.value["created"] == (case.before is None)
+    assert bool(heard.value["remarks"]) == bool(case.remark)
+    assert (worker.folder / "vault/New/Note.md").read_bytes() == case.after.encode()
+
+
+def test_notes_are_listed(worker: Worker) -> None:
+    """With titles and tags, by path, a page at a time; attachments and hidden folders are none."""
+    filled(worker)
+
+    whole = worker.call("vault_list").value
+    page = worker.call("vault_list", limit=1, offset=1).value
+    folder = worker.call("vault_list", folder="/vault/Ideas/").value
+
+    assert [note["path"] for note in whole["notes"]] == [
+        "/vault/Home.md",
+        "/vault/Ideas/Plan.md",
+        "/vault/Ideas/Rechnung.md",
+        "/vault/Plan.md",
+    ]
+    assert (whole["total"], whole["remarks"]) == (4, [])
+    assert page["notes"] == [
+        {"path": "/vault/Ideas/Plan.md", "title": "Plan", "tags": ["todo"], "modified": WHEN}
+    ]
+    assert page["total"] == 4
+    assert [note["title"] for note in folder["notes"]] == ["Plan", "Rechnung"]
+    assert worker.call("vault_list", tag="#ToDo").value["total"] == 2
+    assert worker.call("vault_list", tag="todo/soon").value["total"] == 1
+    assert worker.call("vault_list", tag="to").value["total"] == 0
+
+
+def test_an_empty_vault_is_no_failure(worker: Worker) -> None:
+    """Nobody wrote anything yet."""
+    assert worker.call("vault_list").value == {"notes": [], "total": 0, "remarks": []}
+    assert worker.call("vault_search", query="x").value["hits"] == []
+
+
+SEARCHES = [
+    ("unicorns", ["Plan"]),
+    ("UNICORN", ["Plan"]),
+    ("buro", ["Rechnung"]),
+    ("京都", ["Rechnung"]),
+    ("京東", []),
+    ("plan", ["Plan", "Plan", "Welcome"]),
+    ('"second plan"', ["Plan"]),
+    ("uni*", ["Plan"]),
+    ("plan -milk", ["Plan", "Welcome"]),
+    ("front page", ["Welcome"]),
+    ("todo", ["Plan", "Plan"]),
+    ("hidden", []),
+    ("milk -unicorns", []),
+]
+
+
+@pytest.mark.parametrize(("query", "titles"), SEARCHES, ids=[s[0] for s in SEARCHES])
+def test_notes_are_found_by_what_is_in_them(worker: Worker, query: str, titles: list[str]) -> None:
+    """Text, title, alias and tag; in any case, with or without accents, in any script."""
+    filled(worker)
+
+    value = worker.call("vault_search", query=query).value
+
+    assert sorted(hit["title"] for hit in value["hits"]) == titles
+    assert value["matched"] == "all words"
+    assert value["hits"] == sorted(value["hits"], key=lambda hit: -hit["score"])
+
+
+def test_a_hit_shows_where_it_is(worker: Worker) -> None:
+    """A snippet of the text; notes that hold only some of the words where none holds all."""
+    filled(worker)
+
+    some = worker.call("vault_search", query="unicorns rechnungen xyzzy", limit=1).value
+    (tokyo,) = worker.call("vault_search", query="東京").value["hits"]
+    tagged = worker.call("vault_search", query="plan", tag="todo/soon").value["hits"]
+
+    assert some["matched"] == "some words"
+    assert len(some["hits"]) == 1
+    assert "**東京**都庁" in tokyo["snippet"].replace("****", "")
+    assert [hit["path"] for hit in tagged] == ["/vault/Plan.md"]
+    assert tagged[0]["snippet"].startswith("Buy milk and unicorns.")
+
+
+ODD_QUERIES = [
+    '"', "'", "a AND", "NOT", "AND OR NOT", "a OR", "(a", "a)", "a:b", "title:unicorns", "^a",
+    "a^2", "NEAR(a b)", "a + b", "{a b}: c", "-", "a -", "*", "a**", "%", "a;DROP TABLE words",
+    "a--b", "/* a", "\\", "a\\\"b", "\u0000a", "🏷️ a", "ﬁ", "'; DELETE FROM files; --", "a \n\t b",
+]  # fmt: skip
+
+
+@pytest.mark.parametrize("query", ODD_QUERIES, ids=[ascii(q) for q in ODD_QUERIES])
+def test_no_query_is_a_mistake_in_a_language_nobody_spoke(worker: Worker, query: str) -> None:
+    """Its words are looked for; where it has none, it says what a query may hold."""
+    filled(worker)
+
+    heard = worker.call("vault_search", query=query)
+
+    if heard.failure is None:
+        assert isinstance(heard.value["hits"], list)
+    else:
+        assert "`query` holds no word to look for" in heard.failure
+    assert worker.call("vault_list").value["total"] == 4
+
+
+class Fails(NamedTuple):
+    """A call that cannot work, and what it says."""
+
+    tool: str
+    arguments: dict[str, Any]
+    kind: str
+    says: str
+
+
+FAILS = [
+    Fails("vault_read", {"path": "Hom"}, "not_found", r"no note 'Hom' .*There are: home\. vault_s"),
+    Fails("vault_read", {"path": "a/b/zzz"}, "not_found", "no note 'a/b/zzz' in the vault. vault_"),
+    Fails("vault_read", {"path": "map.png"}, "not_found", "no note 'map.png'"),
+    Fails("vault_read", {"path": "../x"}, "validation", "leads out of the workspace"),
+    Fails("vault_read", {"path": "[[../x]]"}, "validation", "leads out of the workspace"),
+    Fails("vault_read", {"path": "/workspace/vault/Home.md"}, "validation", "start with /vault/"),
+    Fails("vault_read", {"path": ".obsidian/plugin"}, "validation", "leading dot"),
+    Fails("vault_read", {"path": "Binary"}, "validation", "no UTF-8 text"),
+    Fails("vault_write", {"path": ".git/x", "content": "x"}, "validation", "leading dot"),
+    Fails("vault_write", {"path": "a/", "content": "x"}, "validation", "empty names"),
+    Fails("vault_write", {"path": "Home.md/x", "content": "x"}, "validation", "not a plain file"),
+    Fails("vault_write", {"path": "Binary", "content": "x"}, "validation", "no UTF-8 text, so it"),
+    Fails(
+        "vault_write",
+        {"path": "Ideas/Rechnung", "content": "x", "append": True, "front_matter": {"a": 1}},
+        "validation",
+        "`front_matter` cannot be set: .*not YAML",
+    ),
+    Fails(
+        "vault_write",
+        {"path": "x", "content": "x", "front_matter": {"a": "x" * 70_000}},
+        "validation",
+        "would have more than 64000 bytes",
+    ),
+    Fails("vault_write", {"path": "x", "content": "x" * 1_000_001}, "denied", "is full"),
+    Fails("vault_list", {"folder": "Nowhere"}, "not_found", "/vault/Nowhere does not exist"),
+    Fails("vault_list", {"folder": "Home.md"}, "validation", "not a plain file"),
+    Fails("vault_list", {"limit": 0}, "validation", "limit"),
+    Fails("vault_search", {"query": "..."}, "validation", "holds no word to look for"),
+    Fails("vault_search", {"query": "x" * 1001}, "validation", "query"),
+]
+
+
+@pytest.mark.parametrize("case", FAILS, ids=[f"{c.tool}-{n}" for n, c in enumerate(FAILS)])
+def test_a_failure_tells_the_model_what_would_work(worker: Worker, case: Fails) -> None:
+    """In the words of the vault; nothing of the machine's own paths."""
+    (filled(worker) / "Binary.md").write_bytes(b"\xff\xfe\0")
+
+    heard = worker.call(case.tool, **case.arguments)
+
+    assert heard.failure is not None
+    assert re.search(case.says, heard.failure), heard.failure
+    assert heard.kind in (None, case.kind)
+    assert str(worker.folder.parent) not in heard.failure
+
+
+@pytest.mark.requirement("P14")
+def test_nothing_that_a_link_leads_to_is_found(worker: Worker) -> None:
+    """Neither by its words, nor by its name, nor as one of several."""
+    vault = filled(worker)
+    (worker.folder.parent / "theirs.md").write_text("xyzzy of somebody else")
+    (vault / "Link.md").symlink_to(worker.folder.parent / "theirs.md")
+    (vault / "folder").symlink_to(worker.folder.parent)
+
+    assert worker.call("vault_search", query="xyzzy").value["hits"] == []
+    assert worker.call("vault_list").value["total"] == 4
+    assert worker.call("vault_read", path="theirs").failure is not None
+    assert "There is no note 'Link'" in str(worker.call("vault_read", path="Link").failure)
+
+
+@pytest.mark.requirement("P14")
+@pytest.mark.parametrize("protocol", ["mcp", "rest"])
+def test_two_tenants_with_the_same_notes_never_meet(office: Office, protocol: Any) -> None:
+    """Neither by reading, nor by searching, nor by links."""
+    one, other = office.worker(protocol), office.worker(protocol)
+    for worker in (one, other):
+        worker.call("vault_write", path="Same", content=f"Of {worker.tenant} [[Same]]")
+    other.call("vault_write", path="Only", content="[[Same]] xyzzy")
+
+    assert one.call("vault_read", path="Same").value["content"] == f"Of {one.tenant} [[Same]]"
+    assert one.call("vault_read", path="Same").value["backlinks"] == []
+    assert one.call("vault_search", query="xyzzy").value["hits"] == []
+    assert one.call("vault_list").value["total"] == 1
+    assert one.call("vault_read", path=f"../../{other.tenant}/vault/Only").failure is not None

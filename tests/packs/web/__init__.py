@@ -1,0 +1,1 @@
+"""Pages of a small internet as `web_fetch` reads them."""

@@ -1,0 +1,213 @@
+"""`web_fetch` answers what a page says, and why it cannot, by both protocols."""
+
+import gzip
+import re
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.outbound.world import Page, World, leads, says
+from tests.packs.office import Worker
+
+SITE = "https://www.web.test"
+
+ARTICLE = """<!doctype html><html><head><title>Tea &amp; time</title></head><body>
+<nav><a href="/">Home</a></nav><main><h1>Tea</h1><p>Drink it <a href="soon">soon</a>.</p></main>
+<footer>About us</footer></body></html>"""
+MARKDOWN = "# Tea\n\nDrink it [soon](https://www.web.test/a/soon)."
+
+
+class Case(NamedTuple):
+    """A site's pages by path, what is asked for, and what is answered."""
+
+    pages: dict[str, Page]
+    arguments: dict[str, Any]
+    answer: Any
+
+
+def answer(text: str, url: str = f"{SITE}/a/b", title: str = "", **more: Any) -> dict[str, Any]:
+    usual = {"title": title, "url": url, "text": text, "truncated": False, "next_offset": None}
+    return usual | more
+
+
+WORKS = {
+    "markdown": Case({"/a/b": says(ARTICLE)}, {}, answer(MARKDOWN, title="Tea & time")),
+    "text": Case(
+        {"/a/b": says(ARTICLE)},
+        {"format": "text"},
+        answer("Tea\n\nDrink it soon.", title="Tea & time"),
+    ),
+    "raw": Case({"/a/b": says(ARTICLE)}, {"format": "raw"}, answer(ARTICLE)),
+    "a part": Case(
+        {"/a/b": says(ARTICLE)},
+        {"max_chars": 5},
+        answer("# Tea", title="Tea & time", truncated=True, next_offset=5),
+    ),
+    "the rest": Case(
+        {"/a/b": says(ARTICLE)},
+        {"offset": 7, "max_chars": 8},
+        answer("Drink it", title="Tea & time", truncated=True, next_offset=15),
+    ),
+    "redirected": Case(
+        {"/a/b": leads("//other.web.test/c?d#e"), "/c": says("<p>x")},
+        {},
+        answer("x", "https://other.web.test/c?d"),
+    ),
+    "json": Case({"/a/b": says('{"a": 1}', "application/json")}, {}, answer('{"a": 1}')),
+    "plain": Case({"/a/b": says("<b>x</b>", "text/plain")}, {}, answer("<b>x</b>")),
+    "feed": Case({"/a/b": says("<rss/>", "application/rss+xml")}, {}, answer("<rss/>")),
+    "unsaid html": Case({"/a/b": says(" <!DOCTYPE html><p>x", "")}, {}, answer("x")),
+    "unsaid text": Case({"/a/b": says("x <y>", "")}, {}, answer("x <y>")),
+    "empty": Case({"/a/b": says("")}, {}, answer("")),
+    "no content": Case({"/a/b": says("", status=204)}, {}, answer("")),
+    "packed": Case(
+        {"/a/b": says(gzip.compress(b"<p>x"), content_encoding="gzip")}, {}, answer("x")
+    ),
+    "charset of the header": Case(
+        {
+            "/a/b": says(
+                "<p>ü".encode("cp1251", "replace") + "ж".encode("cp1251"),
+                "text/html; charset=windows-1251",
+            )
+        },
+        {},
+        answer("?ж"),
+    ),
+    "charset of the page": Case(
+        {"/a/b": says("<meta charset='shift_jis'><p>日本".encode("cp932"))}, {}, answer("日本")
+    ),
+    "charset of the mark": Case(
+        {"/a/b": says(b"\xff\xfe" + "<p>ü".encode("utf-16-le"), "text/html; charset=ascii")},
+        {},
+        answer("ü"),
+    ),
+    "no charset": Case({"/a/b": says("<p>ü".encode("cp1252"))}, {}, answer("ü")),
+    "no such charset": Case(
+        {"/a/b": says("<p>ü", "text/html; charset=unicode_escape")}, {}, answer("ü")
+    ),
+}
+
+
+@pytest.mark.requirement("P9")
+@pytest.mark.parametrize("name", WORKS)
+def test_a_page_is_answered_as_text(worker: Worker, world: World, name: str) -> None:
+    """Title, where it was, its text, and whether there is more."""
+    case = WORKS[name]
+    world.site.pages |= case.pages
+
+    heard = worker.call("web_fetch", url=f"{SITE}/a/b", **case.arguments)
+
+    assert (heard.failure, heard.value) == (None, case.answer)
+
+
+FAILS = {
+    "404": Case({"/a/b": says("", status=404)}, {}, ("not_found", "no such page")),
+    "410": Case({"/a/b": says("", status=410)}, {}, ("not_found", "no such page")),
+    "401": Case({"/a/b": says("", status=401)}, {}, ("denied", "to everybody")),
+    "403": Case({"/a/b": says("", status=403)}, {}, ("denied", "to everybody")),
+    "418": Case({"/a/b": says("", status=418)}, {}, ("validation", "does not answer that")),
+    "429": Case({"/a/b": says("", status=429, retry_after="7")}, {}, ("rate_limit", "wait")),
+    "500": Case({"/a/b": says("", status=500)}, {}, ("upstream_unavailable", "out of order")),
+    "loop": Case({"/a/b": leads("/a/b")}, {}, ("validation", "leads on and on: 5 redirects")),
+    "down": Case({"/a/b": leads("http://www.web.test/c")}, {}, ("validation", "unencrypted one")),
+    "inside": Case({"/a/b": leads("https://127.0.0.1/")}, {}, ("denied", "may not reach")),
+    "scheme": Case({"/a/b": leads("file:///etc/passwd")}, {}, ("denied", "http or https")),
+    "pdf": Case({"/a/b": says("%PDF-", "application/pdf")}, {}, ("validation", "a PDF document")),
+    "image": Case({"/a/b": says("GIF", "image/gif")}, {}, ("validation", "'image/gif', which")),
+    "bytes": Case({"/a/b": says(b"\0\1", "")}, {}, ("validation", "is no text, which")),
+    "lying": Case({"/a/b": says(b"\0\1", "text/plain")}, {}, ("validation", "'text/plain'")),
+    "damaged": Case(
+        {"/a/b": says("no gzip", content_encoding="gzip")}, {}, ("upstream_unavailable", "unpacked")
+    ),
+    "beyond": Case({"/a/b": says("<p>x")}, {"offset": 9}, ("validation", "text ends at 1")),
+    "offset": Case({}, {"offset": -1}, ("validation", "offset")),
+    "max_chars": Case({}, {"max_chars": 0}, ("validation", "max_chars")),
+    "format": Case({}, {"format": "pdf"}, ("validation", "format")),
+    "no url": Case({}, {"url": "www.web.test"}, ("denied", "http or https URL")),
+    "nobody": Case({}, {"url": "https://nobody.example/"}, ("upstream_unavailable", "reached")),
+    "denied domain": Case(
+        {}, {"url": "https://a.denied.web.test./"}, ("denied", "by this server's settings")
+    ),
+    "to a denied domain": Case(
+        {"/a/b": leads("https://denied.web.test/")}, {}, ("denied", "by this server's settings")
+    ),
+}
+
+
+@pytest.mark.requirement("P9")
+@pytest.mark.parametrize("name", FAILS)
+def test_a_failure_says_what_would_work(worker: Worker, world: World, name: str) -> None:
+    """In a sentence for a model."""
+    case = FAILS[name]
+    world.site.pages |= case.pages
+    kind, message = case.answer
+
+    heard = worker.call("web_fetch", **({"url": f"{SITE}/a/b"} | case.arguments))
+
+    assert heard.failure is not None
+    assert re.search(message, heard.failure), heard.failure
+    assert heard.kind in (None, kind)
+
+
+@pytest.mark.requirement("P9")
+def test_what_was_not_read_is_not_taken_for_the_end(worker: Worker, world: World) -> None:
+    """A page longer than the settings allow says so where its text ends."""
+    world.site.pages["/"] = says("<p>" + "word " * 60_000)
+
+    heard = worker.call("web_fetch", url=f"{SITE}/", max_chars=200_000)
+    part = worker.call("web_fetch", url=f"{SITE}/", max_chars=100)
+
+    assert heard.value["text"].endswith(
+        "[Cut: the page is longer than the 200000 bytes of one that are read.]"
+    )
+    assert (heard.value["truncated"], heard.value["next_offset"]) == (True, None)
+    assert (part.value["truncated"], part.value["next_offset"]) == (True, 100)
+
+
+@pytest.mark.requirement("P9")
+def test_programs_are_kept_out_where_a_site_asks_for_it(worker: Worker, world: World) -> None:
+    """The rules are asked for once, for each tenant, and for each site of a redirect."""
+    world.site.pages |= {
+        "/robots.txt": says("User-agent: *\nDisallow: /private\n", "text/plain"),
+        "/": says("<p>x"),
+        "/away": leads("https://other.web.test/private"),
+    }
+
+    for path, kind in (("/", None), ("/private/a", "denied"), ("/away", "denied")):
+        heard = worker.call("web_fetch", url=f"{SITE}{path}")
+        assert (heard.failure is None) == (kind is None)
+        assert heard.kind in (None, kind)
+
+    paths = [f"{seen.host}{seen.path}" for seen in world.site.seen]
+    assert paths == [
+        "www.web.test/robots.txt",
+        "www.web.test/",
+        "www.web.test/away",
+        "other.web.test/robots.txt",
+    ]
+
+
+@pytest.mark.requirement("P9")
+@pytest.mark.parametrize(
+    ("status", "allowed"), [(404, True), (403, True), (500, False), (429, False)]
+)
+def test_a_site_that_cannot_say_its_rules(
+    worker: Worker, world: World, status: int, allowed: bool
+) -> None:
+    """No rules allow everything, and a site that is out of order nothing (RFC 9309, 2.3.1)."""
+    world.site.pages |= {"/robots.txt": says("", status=status), "/": says("<p>x")}
+
+    heard = worker.call("web_fetch", url=f"{SITE}/")
+
+    assert (heard.failure is None) is allowed
+    assert heard.kind in (None, "upstream_unavailable")
+
+
+@pytest.mark.requirement("P9")
+def test_a_request_says_who_asks(worker: Worker, world: World) -> None:
+    """By its user agent, which robots.txt is looked up by; and nothing of the caller."""
+    worker.call("web_fetch", url=f"{SITE}/")
+
+    for seen in world.site.seen:
+        assert seen.headers["user-agent"].startswith("gatepost/")
+        assert not seen.headers.keys() & {"authorization", "cookie", "referer", "x-forwarded-for"}

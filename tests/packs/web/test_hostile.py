@@ -1,0 +1,153 @@
+"""Pages that were written to break their reader are read in time, in bounds, or not at all."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatepost.packs.web.charset import decoded
+from gatepost.packs.web.markdown import CHARACTERS
+from gatepost.packs.web.page import readable
+from gatepost.packs.web.robots import Robots
+from gatepost.packs.web.stack import DEPTH, Stack
+from gatepost.packs.web.tokens import tokens
+from tests.support.steps import steps
+
+URL = "https://www.web.test/"
+
+# Each grows with its number; twice as much of it may cost about twice as much.
+GROWING = {
+    "nested div": lambda n: "<div>" * n,
+    "nested div with text": lambda n: "<div>" * n + "x",
+    "nested b": lambda n: "<b>" * n + "x",
+    "nested marks": lambda n: "<b><i><code><s>" * n + "x" + "</b>" * n,
+    "nested links": lambda n: "<a href=x>x" * n,
+    "nested lists": lambda n: "<ul><li>x" * n,
+    "nested quotations": lambda n: "<blockquote>x" * n,
+    "nested tables": lambda n: "<table><tr><td>x" * n,
+    "cells": lambda n: "<table>" + "<td>x" * n,
+    "rows": lambda n: "<table>" + "<tr><td>x<td>y" * n,
+    "paragraphs": lambda n: "<p>x" * n,
+    "ends": lambda n: "</p>" * n,
+    "ends of others": lambda n: "<div><td>" + "<b>" * n + "</div>" * n,
+    "less": lambda n: "<" * n,
+    "comments": lambda n: "<!--" * n,
+    "comments that end": lambda n: "<!-->" * n,
+    "sections": lambda n: "<![CDATA[" * n,
+    "instructions": lambda n: "<?" * n,
+    "attributes": lambda n: "<a " + " ".join(f"a{at}=1" for at in range(n)) + ">x",
+    "attributes without end": lambda n: "<a " + "x='" * n,
+    "spaces": lambda n: "<a" + " " * n + "x" + " " * n,
+    "slashes": lambda n: "<a" + "/" * n,
+    "name": lambda n: "<" + "a" * n,
+    "equals": lambda n: "<a =" + "=" * n,
+    "references": lambda n: "&amp" * n,
+    "a long reference": lambda n: "&" + "a" * n,
+    "a huge reference": lambda n: "&#" + "9" * n + ";",
+    "scripts": lambda n: "<script>" * n,
+    "script ends": lambda n: "<script>" + "</scrip" * n,
+    "titles": lambda n: "<title>" * n,
+    "ticks": lambda n: "<code>" + "`x" * n,
+    "code": lambda n: "<pre>`" * n,
+    "articles": lambda n: "<article>x" * n,
+    "lines": lambda n: "x<br>" * n,
+    "line ends": lambda n: "x\n" * n,
+    "hidden": lambda n: "<p hidden>x" * n,
+}
+
+
+@pytest.mark.requirement("P9")
+@pytest.mark.parametrize("name", GROWING)
+def test_a_page_costs_in_proportion_to_its_length(name: str) -> None:
+    """Nothing grows with the square of what somebody writes."""
+    grow = GROWING[name]
+    small, large = (
+        steps(lambda length=n: readable(grow(length), URL, marks=True))  # type: ignore[misc]
+        for n in (500, 1_000)
+    )
+
+    assert large < 2.6 * small + 20_000
+
+
+@pytest.mark.requirement("P9")
+@pytest.mark.parametrize("name", GROWING)
+def test_a_heap_of_it_is_read(name: str) -> None:
+    """Without running out of stack, memory or words."""
+    unit = len(GROWING[name](1))
+    page = readable(GROWING[name](150_000 // unit), URL, marks=True)
+
+    assert len(page.text) < 1.2 * CHARACTERS
+
+
+@pytest.mark.requirement("P9")
+def test_links_do_not_multiply_a_page() -> None:
+    """A base of two thousand characters before each of many links is written so often only."""
+    page = readable(f"<base href='/{'x' * 1900}/'>" + "<a href=y>z</a>" * 20_000, URL, marks=True)
+
+    assert page.cut is True
+    assert len(page.text) < 1.2 * CHARACTERS
+
+
+@pytest.mark.requirement("P9")
+@settings(max_examples=40)
+@given(
+    st.lists(
+        st.one_of(
+            st.sampled_from(
+                ["<", ">", "/", "'", '"', "=", " ", "!--", "-->", "&", "#", "x", "\0", "\ud800"]
+            ),
+            st.sampled_from(["p", "b", "a", "li", "ul", "td", "tr", "table", "pre", "script"]).map(
+                lambda name: f"<{name}>"
+            ),
+            st.sampled_from(["p", "b", "a", "li", "ul", "td", "tr", "table", "pre"]).map(
+                lambda name: f"</{name}>"
+            ),
+            st.sampled_from(["<a href='x'>", "<main>", "<article>", "<nav>", "<p hidden>", "<br>"]),
+            st.text(max_size=5),
+        ),
+        max_size=60,
+    ).map("".join)
+)
+def test_no_page_breaks_its_reader(source: str) -> None:
+    """Whatever is in it."""
+    for marks in (True, False):
+        readable(source, URL, marks=marks)
+
+
+@pytest.mark.requirement("P9")
+@settings(max_examples=60)
+@given(st.binary(max_size=200), st.text(max_size=30))
+def test_no_bytes_break_their_decoding(body: bytes, content_type: str) -> None:
+    """Whatever they say that they are."""
+    decoded(body, content_type, html=True)
+    decoded(b"<meta charset=" + body, f"text/html; charset={content_type}", html=True)
+
+
+@pytest.mark.requirement("P9")
+@settings(max_examples=60)
+@given(st.lists(st.sampled_from(["b", "p", "td", "tr", "table", "li", "ul", "x"]), max_size=60))
+def test_elements_close_as_often_as_they_open(names: list[str]) -> None:
+    """None is closed that was not open, and none stays."""
+    stack = Stack()
+    opened = closed = 0
+    for name in names:
+        closed += len(stack.implied(name))
+        opened += stack.open(name)
+        closed += len(stack.ended(names[len(name) % len(names)]))
+    closed += len(stack.down_to(0))
+
+    assert opened == closed <= DEPTH * len(names)
+    assert not stack.holds(*names)
+
+
+@pytest.mark.requirement("P9")
+def test_rules_of_stars_take_no_time() -> None:
+    """Patterns that would keep a regular expression busy for ever (RFC 9309 section 2.2.3)."""
+    robots = Robots("User-agent: *\n" + f"Disallow: {'/*a' * 100}b$\n" * 500, "gatepost")
+
+    assert robots.allow("/" + "a/" * 4_000)
+    assert steps(lambda: robots.allow("/" + "a/" * 4_000)) < 300_000
+
+
+def test_tokens_are_what_was_written() -> None:
+    """Text between them included, in order."""
+    assert list(tokens("a<b c=d>e</B>f<")) == ["a", ("b", {"c": "d"}), "e", ("b",), "f", "<"]

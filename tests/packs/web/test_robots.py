@@ -1,0 +1,71 @@
+"""A site's rules mean what RFC 9309 says."""
+
+import pytest
+
+from gatepost.packs.web.robots import KEPT, KEPT_FAILED_S, KEPT_S, Remembered, Robots
+
+ALL = "User-agent: *\n"
+
+RULES = [
+    # rules, path, whether it may be asked for
+    ("", "/", True),
+    ("Disallow: /", "/a", True),
+    (ALL + "Disallow: /", "/a", False),
+    (ALL + "Disallow:", "/a", True),
+    (ALL + "Disallow: /a", "/b", True),
+    (ALL + "Disallow: /a", "/ab", False),
+    (ALL + "Disallow: /a\nAllow: /a/b", "/a/b/c", True),
+    (ALL + "Allow: /a\nDisallow: /a", "/a", True),
+    (ALL + "Disallow: /*.gif$", "/x/y.gif", False),
+    (ALL + "Disallow: /*.gif$", "/x/y.gif?z", True),
+    (ALL + "Disallow: /a*b*c", "/axxbyyc/d", False),
+    (ALL + "Disallow: /a*b*c$", "/abcbc", False),
+    (ALL + "Disallow: /a$", "/a", False),
+    (ALL + "Disallow: /a$", "/ab", True),
+    (ALL + "Disallow: /ab$*", "/ab$", False),
+    (ALL + "Disallow: /p?q=", "/p?q=1", False),
+    (ALL + "Disallow: /ü", "/%C3%BC", False),
+    (ALL + "Disallow: /%7Ea", "/~a", False),
+    (ALL + "Disallow: /a%2Fb", "/a/b", True),
+    (ALL + "Disallow: /a%2fb", "/a%2Fb", False),
+    ("User-agent: gatepost\nDisallow: /a\n" + ALL + "Disallow: /", "/b", True),
+    ("User-agent: GatePost/2.0\nDisallow: /a\n", "/a", False),
+    ("User-agent: gatepostbot\nDisallow: /\n", "/a", True),
+    ("User-agent: x\nUser-agent: gatepost\nDisallow: /a", "/a", False),
+    ("User-agent: x\nDisallow: /\nUser-agent: gatepost\nAllow: /", "/a", True),
+    ("User-agent: gatepost\nDisallow: /a\nUser-agent: gatepost\nDisallow: /b", "/b", False),
+    (" user-AGENT :* # all\r\n disallow : /a # x\r\n", "/a", False),
+    ("Sitemap: x\nCrawl-delay: 9\n" + ALL + "nonsense\nDisallow: /a", "/a", False),
+]
+
+
+@pytest.mark.requirement("P9")
+@pytest.mark.parametrize(
+    ("text", "path", "allowed"), RULES, ids=[str(n) for n in range(len(RULES))]
+)
+def test_the_longest_rule_decides(text: str, path: str, allowed: bool) -> None:
+    """Of our own group if there is one, else of everybody's."""
+    assert Robots(text, "gatepost").allow(path) is allowed
+
+
+@pytest.mark.requirement("P9")
+def test_rules_are_remembered_for_a_while() -> None:
+    """Failures for a shorter one; by tenant; and never more than so many."""
+    now = 0.0
+    remembered = Remembered(lambda: now)
+    robots = Robots("", "gatepost")
+    key, other = ("acme", "gatepost", "https://a"), ("globex", "gatepost", "https://a")
+    remembered.put(key, robots)
+    remembered.put(("acme", "gatepost", "https://b"), None)
+
+    assert remembered.get(key) == (True, robots)
+    assert remembered.get(other)[0] is False
+    now = KEPT_FAILED_S
+    assert remembered.get(("acme", "gatepost", "https://b"))[0] is False
+    assert remembered.get(key)[0] is True
+    now = KEPT_S
+    assert remembered.get(key)[0] is False
+    remembered.put(key, robots)
+    for number in range(KEPT):
+        remembered.put(("acme", "gatepost", f"https://{number}"), robots)
+    assert remembered.get(key)[0] is False

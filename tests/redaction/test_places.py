@@ -1,0 +1,226 @@
+"""A server says no secret that it knows: by each protocol, in each place, in each encoding."""
+
+import json
+import logging
+from collections.abc import Callable, Iterator
+from urllib.parse import quote
+
+import pytest
+
+from gatepost.telemetry.logs import LogFormat
+from tests.redaction.aviary import SECRETS, Aviary, opened, overheard, texts
+from tests.redaction.forms import FORMS, leaks
+from tests.redaction.said import SAID
+from tests.support.waiting import eventually
+
+VALUE = SECRETS["acme"]["API_KEY"]
+MARK = "[REDACTED:API_KEY]"
+Said = Callable[[Aviary, str], str]
+
+
+@pytest.fixture(scope="module")
+def aviary() -> Iterator[Aviary]:
+    with opened() as aviary:
+        yield aviary
+
+
+def read(aviary: Aviary, text: str) -> str:
+    SAID[0] = text
+    return aviary.mcp("resources/read", uri="parrot://said")
+
+
+def listed(aviary: Aviary, text: str) -> str:
+    SAID[0] = text
+    return aviary.mcp("resources/list")
+
+
+def completed(aviary: Aviary, text: str) -> str:
+    argument = {"name": "text", "value": text}
+    reference = {"type": "ref/prompt", "name": "tell"}
+    return aviary.mcp("completion/complete", ref=reference, argument=argument)
+
+
+def prompted(aviary: Aviary, text: str) -> str:
+    return aviary.mcp("prompts/get", name="tell", arguments={"text": text})
+
+
+def replayed(aviary: Aviary, text: str) -> str:
+    key = ("Idempotency-Key", f"key-{hash(text)}")
+    first = aviary.rest("say_once", key, text=text)
+    assert aviary.rest("say_once", key, text=text) == first
+    return first
+
+
+PLACES: dict[str, Said] = {
+    "text": lambda aviary, text: aviary.call("say", text=text),
+    "structured value": lambda aviary, text: aviary.call("say_rows", text=text),
+    "blocks": lambda aviary, text: aviary.call("say_blocks", text=text),
+    "two blocks": lambda aviary, text: aviary.call("say_halves", text=text),
+    "failure": lambda aviary, text: aviary.call("fail", text=text),
+    "error": lambda aviary, text: aviary.call("refuse", text=text),
+    "refused argument": lambda aviary, text: aviary.call("pick", text=text),
+    "progress and log": lambda aviary, text: aviary.call("report", text=text),
+    "question": lambda aviary, text: aviary.call("ask", text=text),
+    "task": lambda aviary, text: aviary.task(text=text),
+    "failed task": lambda aviary, text: aviary.task(text=text, fails=True),
+    "resource": read,
+    "list of resources": listed,
+    "prompt": prompted,
+    "completion": completed,
+    "text in a session": lambda aviary, text: aviary.old("say", text=text),
+    "progress in a session": lambda aviary, text: aviary.old("report", text=text),
+    "REST text": lambda aviary, text: aviary.rest("say", text=text),
+    "REST value": lambda aviary, text: aviary.rest("say_rows", text=text),
+    "REST blocks": lambda aviary, text: aviary.rest("say_blocks", text=text),
+    "REST failure": lambda aviary, text: aviary.rest("fail", text=text),
+    "REST error": lambda aviary, text: aviary.rest("refuse", text=text),
+    "REST refused argument": lambda aviary, text: aviary.rest("pick", text=text),
+    "REST replay": replayed,
+}
+EVERYWHERE = ("as it is", "base64, one byte before", "percent")
+
+
+@pytest.mark.requirement("P13")
+@pytest.mark.parametrize("form", EVERYWHERE)
+@pytest.mark.parametrize("place", PLACES)
+def test_no_place_says_a_secret(aviary: Aviary, place: str, form: str) -> None:
+    """Not even half of it, and it says what was there."""
+    row = FORMS[form]
+
+    answer = texts(PLACES[place](aviary, row.encode(VALUE)))
+
+    assert not leaks(VALUE, row, answer), answer
+    assert MARK in answer
+
+
+@pytest.mark.requirement("P13")
+@pytest.mark.parametrize("form", FORMS)
+def test_no_encoding_of_a_secret_gets_through(aviary: Aviary, form: str) -> None:
+    """By both protocols, in texts and in structured values."""
+    row = FORMS[form]
+    secret = "PIN" if form == "over several lines" else "API_KEY"
+    value = SECRETS["acme"][secret]
+    written = row.encode(value)
+
+    for place in ("text", "structured value", "blocks", "REST text", "REST value"):
+        answer = texts(PLACES[place](aviary, written))
+
+        assert not leaks(value, row, answer), (place, answer)
+        assert f"[REDACTED:{secret}]" in answer
+
+
+@pytest.mark.requirement("P13")
+@pytest.mark.parametrize("written", EVERYWHERE)
+@pytest.mark.parametrize("tool", ["crash", "forget"])
+@pytest.mark.parametrize("form", ["json", "console"])
+def test_the_log_holds_no_secret(aviary: Aviary, form: LogFormat, tool: str, written: str) -> None:
+    """Not in events of tools and libraries, in tracebacks, or in what fails by itself."""
+    row = FORMS[written]
+    with overheard(form) as log:
+        text = row.encode(VALUE)
+        answer = aviary.call(tool, text=text) + aviary.rest(tool, text=text)
+
+    logged = log.getvalue()
+    assert not leaks(VALUE, row, logged + answer), logged
+    assert logged.count(MARK) >= 4
+
+
+@pytest.mark.requirement("P13")
+def test_what_is_logged_outside_of_calls_is_looked_at_for_all_tenants(aviary: Aviary) -> None:
+    """Nobody knows whose it is."""
+    aviary.call("say", text="so that both tenants are known")
+    aviary.call("say", text="here", tenant="zeta")
+    with overheard("json") as log:
+        logging.getLogger("library").error("%s and %s", VALUE, SECRETS["zeta"]["OTHER"])
+
+    assert f"{MARK} and [REDACTED:OTHER]" in log.getvalue()
+
+
+@pytest.mark.requirement("P13")
+@pytest.mark.parametrize("form", EVERYWHERE)
+def test_the_access_log_holds_no_secret(aviary: Aviary, form: str) -> None:
+    """Not in a path, and not in the id that a client gave to what a call is part of."""
+    inside, row, pin = aviary.site.inside, FORMS[form], SECRETS["acme"]["PIN"]
+    before = len(inside.log())
+
+    aviary.rest("say", ("X-Octopus-Correlation-Id", f"a-{pin}"), text="fine")
+    answer = aviary.rest(quote(row.encode(pin), safe=""), text="no such tool")
+
+    eventually(lambda: inside.log()[before:].count("[REDACTED:PIN]") == 2, within=5)
+    assert not leaks(pin, row, answer + inside.log()[before:])
+
+
+@pytest.mark.requirement("P13")
+def test_other_tenants_secrets_are_not_looked_for(aviary: Aviary) -> None:
+    """They are ordinary text to this one: markers would tell which texts are secrets."""
+    answer = texts(aviary.call("say", text=f"{SECRETS['zeta']['OTHER']} {VALUE}", tenant="bare"))
+
+    assert SECRETS["zeta"]["OTHER"] in answer
+    assert VALUE in answer
+
+
+@pytest.mark.requirement("P13")
+def test_a_secret_counts_from_the_moment_it_is_set(aviary: Aviary) -> None:
+    """Also for what was kept for a retry key before."""
+    key, value = ("Idempotency-Key", "before-it-was-one"), "was-no-secret-until-now"
+    before = texts(aviary.rest("say_once", key, text=value))
+
+    aviary.put("acme", "LATER", value)
+
+    assert value in before
+    assert texts(aviary.rest("say_once", key, text=value)) == "result\n~\n[REDACTED:LATER]"
+
+
+LITERALS = [
+    ("a-token-of-my-own", "a-token-of-my-own", "[REDACTED:TOKEN]"),
+    ("Bearer a-token-of-my-own", "the a-token-of-my-own", "the [REDACTED:TOKEN]"),
+    ("Basic dXNlcjpteS1vd24tcGFzc3dvcmQ=", "my-own-password", "[REDACTED:TOKEN]"),
+]
+
+
+@pytest.mark.requirement("P13", "X4")
+@pytest.mark.parametrize(("token", "text", "clean"), LITERALS)
+def test_what_a_caller_writes_into_a_secret_argument_is_one_for_that_call(
+    aviary: Aviary, token: str, text: str, clean: str
+) -> None:
+    """Under the argument's name, and only for that call."""
+    wanted = f"[REDACTED:TOKEN] {clean}"
+    if token.startswith("B"):
+        assert clean in texts(aviary.rest("use", token=token, text=text))
+    else:
+        assert wanted in texts(aviary.rest("use", token=token, text=text))
+    assert not leaks(token, FORMS["as it is"], aviary.call("use", token=token, text=text))
+    assert text in texts(aviary.rest("say", text=text))
+
+
+@pytest.mark.requirement("P13")
+def test_a_secret_that_is_named_is_used_and_not_shown(aviary: Aviary) -> None:
+    """A model can use a secret that it never sees."""
+    assert MARK in texts(aviary.call("use", token="secret:API_KEY", text="x"))
+
+
+TOKENS = {
+    "GITHUB_TOKEN": "ghp_" + "a1B2" * 9,
+    "JWT": "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dBjftJeZ4CVPmB92K27uhbUJU1p1r",
+}
+
+
+@pytest.mark.requirement("P13")
+@pytest.mark.parametrize("name", TOKENS)
+@pytest.mark.parametrize("place", ["text", "structured value", "blocks", "failure", "REST text"])
+def test_tokens_of_known_forms_go_although_they_are_nobodys_secret(
+    aviary: Aviary, name: str, place: str
+) -> None:
+    """Of any tenant, also of one without secrets."""
+    answer = texts(PLACES[place](aviary, TOKENS[name]))
+
+    assert TOKENS[name] not in answer
+    assert f"[REDACTED:{name}]" in answer
+    assert f"[REDACTED:{name}]" in aviary.call("say", text=TOKENS[name], tenant="bare")
+
+
+def test_the_answer_around_a_secret_is_as_it_was(aviary: Aviary) -> None:
+    """The same value, with the marker in the secret's place."""
+    answer = json.loads(aviary.rest("say_rows", text=VALUE))
+
+    assert answer == {"rows": [1, MARK], MARK: 2.5, "inner": {"x": [MARK, None]}}

@@ -1,0 +1,228 @@
+"""`gatepost secrets` as an operator types it: what it does and refuses, and never shows."""
+
+import os
+import pty
+import select
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.secrets.grammar import MOST_BYTES
+from tests.secrets.premises import TOOLSET, Done, Premises
+from tests.secrets.toolset import proof
+from tests.support.door import Door, result
+from tests.support.gatepost import dev, run, token
+from tests.support.process import python_environment
+
+VALUE = "hunter2-hunter2-hunter2"
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    return tmp_path_factory.mktemp("premises")
+
+
+@pytest.fixture(scope="module")
+def premises(folder: Path) -> Iterator[Premises]:
+    found = Premises(folder, f"sqlite:///{folder}/gatepost.db", ("acme", "globex", "initech"))
+    yield found
+    found.close()
+
+
+def alone(folder: Path, *arguments: str, typed: bytes = b"") -> Done:
+    """A command as a process of its own, as from a shell."""
+    done = subprocess.run(
+        [sys.executable, "-m", "gatepost", "secrets", *arguments],
+        input=typed,
+        cwd=folder,
+        env=python_environment(),
+        capture_output=True,
+        timeout=60,
+        check=False,
+    )
+    return Done(done.returncode, done.stdout.decode(), done.stderr.decode())
+
+
+def test_a_secret_from_its_setting_to_its_end(premises: Premises) -> None:
+    """Set, replaced, listed, deleted; nothing printed is the value."""
+    set_ = ("set", "API_KEY", "--tenant", "acme")
+    outputs = [
+        alone(premises.folder, *set_, typed=VALUE.encode() + b"\n"),
+        alone(premises.folder, "list", "--tenant", "acme"),
+        premises.run("secrets", *set_, typed=VALUE + "2"),
+        premises.run("secrets", "list", "--tenant", "globex"),
+        premises.run("secrets", "delete", "API_KEY", "--tenant", "acme"),
+        premises.run("secrets", "list", "--tenant", "acme"),
+    ]
+
+    assert outputs[0] == (0, "The secret API_KEY of the tenant acme is set.\n", "")
+    heading, row = outputs[1].out.splitlines()
+    assert heading.split() == ["NAME", "SET", "KEY"]
+    assert row.split()[0] == "API_KEY"
+    assert outputs[2].code == 0
+    assert outputs[3].out == "The tenant globex has no secrets.\n"
+    assert outputs[4].out == "The secret API_KEY of the tenant acme is deleted.\n"
+    assert outputs[5].out == "The tenant acme has no secrets.\n"
+    assert VALUE not in "".join(one.out + one.err for one in outputs)
+
+
+def shown(terminal: int, ending: bytes | None) -> bytes:
+    """What a program writes to its terminal until it has asked, or (None) until it is gone."""
+    seen = b""
+    while ending is None or not seen.endswith(ending):
+        assert select.select([terminal], [], [], 30)[0], seen
+        try:
+            piece = os.read(terminal, 4096)
+        except OSError:  # how a terminal says that nobody is left
+            break
+        if not piece:
+            break
+        seen += piece
+    return seen
+
+
+def at_a_terminal(folder: Path, *answers: str) -> tuple[int, str]:
+    """The exit code for somebody who sets a secret and types these lines, and what they saw."""
+    ours, theirs = pty.openpty()
+    process = subprocess.Popen(
+        [sys.executable, "-m", "gatepost", "secrets", "set", "API_KEY", "--tenant", "initech"],
+        stdin=theirs,
+        stdout=theirs,
+        stderr=theirs,
+        cwd=folder,
+        env=python_environment(),
+        # Or it would ask at the terminal of whoever runs the tests.
+        start_new_session=True,
+    )
+    os.close(theirs)
+    seen = b""
+    try:
+        for answer in answers:
+            seen += shown(ours, b": ")
+            os.write(ours, answer.encode() + b"\n")
+        seen += shown(ours, None)
+        return process.wait(30), seen.decode()
+    finally:
+        process.kill()
+        process.wait(5)
+        os.close(ours)
+
+
+def test_at_a_terminal_the_value_is_asked_for_and_not_shown(premises: Premises) -> None:
+    """Twice, as nobody sees what they type."""
+    code, seen = at_a_terminal(premises.folder, VALUE, VALUE)
+
+    assert code == 0, seen
+    assert "Value of API_KEY:" in seen
+    assert "is set." in seen
+    assert VALUE not in seen
+
+
+REFUSED: dict[str, tuple[list[str], str, dict[str, Any], int, str]] = {
+    # arguments, what is typed, other settings, exit code, what is said
+    "a value as an argument": (
+        ["set", "API_KEY", VALUE, "--tenant", "acme"], "", {}, 2, "The value is not given here",
+    ),
+    "a name in small letters": (
+        ["set", "api_key", "--tenant", "acme"], VALUE, {}, 1, "begins with a capital letter",
+    ),
+    "the value as the name": (
+        ["set", VALUE, "--tenant", "acme"], "API_KEY", {}, 1, "begins with a capital letter",
+    ),
+    "a short value": (
+        ["set", "API_KEY", "--tenant", "acme"], "hunter2\n", {}, 1, "the value has 7 characters",
+    ),
+    "no value": (["set", "API_KEY", "--tenant", "acme"], "", {}, 1, "the value has 0 characters"),
+    "a long value": (
+        ["set", "API_KEY", "--tenant", "acme"], "x" * (MOST_BYTES + 1), {}, 1, "65537 bytes",
+    ),
+    "a longer value": (
+        ["set", "API_KEY", "--tenant", "acme"], "x" * (2 * MOST_BYTES), {}, 1, "more than 65536",
+    ),
+    "no tenant": (["set", "API_KEY"], VALUE, {}, 2, "--tenant"),
+    "an unknown tenant": (
+        ["set", "API_KEY", "--tenant", "amce"], VALUE, {}, 1, "no tenant amce. Did you mean acme?",
+    ),
+    "a tenant that cannot be": (
+        ["list", "--tenant", "../acme"], "", {}, 1, "A tenant's id is 1 to 63 of a-z",
+    ),
+    "another name": (
+        ["delete", "API_KEYS", "--tenant", "acme"], "", {}, 1, "has no secret API_KEYS.",
+    ),
+    "another name to delete": (
+        ["delete", "api", "--tenant", "acme"], "", {}, 1, "begins with a capital letter",
+    ),
+    "no ring": (
+        ["set", "API_KEY", "--tenant", "acme"], VALUE, {"keys": {"ring": ""}}, 1,
+        "There is no key ring to seal secrets with",
+    ),
+    "a ring that is gone": (
+        ["set", "API_KEY", "--tenant", "acme"], VALUE, {"keys": {"ring": "file:gone.json"}}, 1,
+        "config.E007",
+    ),
+    "memory": (
+        ["set", "API_KEY", "--tenant", "acme"], VALUE, {"storage": {"database": "memory:"}}, 1,
+        "the memory of the server's process",
+    ),
+    "a database that does not answer": (
+        ["list", "--tenant", "acme"], "",
+        {"storage": {"database": f"postgresql://u:{VALUE}@127.0.0.1:1/x"}}, 1,
+        "the database cannot be reached",
+    ),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(
+    ("arguments", "typed", "settings", "code", "says"), REFUSED.values(), ids=REFUSED
+)
+def test_what_cannot_be_done_is_told(
+    premises: Premises,
+    arguments: list[str],
+    typed: str,
+    settings: dict[str, Any],
+    code: int,
+    says: str,
+) -> None:
+    """In a sentence that holds nothing of a value, whatever was taken for what."""
+    premises.write(**settings)
+    done = premises.run("secrets", *arguments, typed=typed)
+    premises.write()
+
+    assert done.code == code, done
+    assert says in done.err
+    assert VALUE not in done.out + done.err
+
+
+def test_a_development_server_keeps_secrets_too(tmp_path: Path) -> None:
+    """Its ring and settings are in its state folder, so that they can be set and outlive it."""
+    config = ("--tenant", "acme", "--config", str(tmp_path / "state" / "dev.toml"))
+    with dev(tmp_path, "--tools", TOOLSET) as gatepost:
+        done = alone(tmp_path, "set", "A_KEY", *config, typed=VALUE.encode())
+        assert done.code == 0, done
+        bearer = token(tmp_path, "--tenant", "acme")
+        answer = Door(gatepost.url).call(bearer, "unlock", {"token": "secret:A_KEY"})
+        assert result(answer)["structuredContent"] == {"proof": proof(VALUE)}
+        assert VALUE not in gatepost.output
+    assert (tmp_path / "state" / "keyring.json").stat().st_mode & 0o077 == 0
+    listed = alone(tmp_path, "list", *config)
+    assert "A_KEY" in listed.out
+    assert "cannot be opened" not in listed.out
+
+
+def test_a_rotation_says_what_becomes_of_secrets(tmp_path: Path) -> None:
+    """What to run, which key goes next, and which is gone; before anything is lost."""
+    told = []
+    for arguments in (["new"], ["rotate", "--keep", "1"], ["rotate", "--keep", "1"]):
+        process = run("keyring", *arguments, cwd=tmp_path)
+        assert process.process.wait(30) == 0
+        process.stop()
+        told.append((process.stdout, process.stderr))
+    first = told[0][0].split()[4].rstrip(";")
+
+    assert "gatepost secrets rotate" in told[1][0]
+    assert f"The next rotation drops the key {first}" in told[1][1]
+    assert f"The key {first} is gone" in told[2][1]

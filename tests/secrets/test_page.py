@@ -1,0 +1,31 @@
+"""docs/secrets.md says what there is, and its example works."""
+
+import re
+from pathlib import Path
+from typing import Any
+
+from click import Group
+
+from gatepost.commands.secrets import secrets
+from gatepost.secrets.grammar import LEAST_CHARACTERS, MOST_BYTES, MOST_SECRETS
+
+PAGE = (Path(__file__).parents[2] / "docs/secrets.md").read_text(encoding="utf-8")
+
+
+def test_the_example_is_a_tool_that_takes_a_secret() -> None:
+    """As it is printed."""
+    (code,) = re.findall(r"^```python\n(.*?)^```", PAGE, re.MULTILINE | re.DOTALL)
+    names: dict[str, Any] = {"__name__": "example"}
+    exec(code, names)  # noqa: S102  # our own page
+
+    assert names["pack"].tools["count_issues"].secret_arguments == (("token",),)
+
+
+def test_every_command_and_limit_is_on_the_page() -> None:
+    """And none that does not exist."""
+    assert isinstance(secrets, Group)
+    told = set(re.findall(r"gatepost secrets (\w+)", PAGE))
+
+    assert told == set(secrets.commands)
+    assert f"of {LEAST_CHARACTERS} characters to {MOST_BYTES // 1024} KiB" in PAGE
+    assert f"at most {MOST_SECRETS:,} secrets" in PAGE

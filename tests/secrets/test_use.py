@@ -1,0 +1,236 @@
+"""Secrets by name, through both protocols and two servers, while an operator changes them."""
+
+import base64
+import subprocess
+from collections.abc import Iterator
+from contextlib import ExitStack
+from itertools import count
+from pathlib import Path
+from urllib.parse import urlsplit
+
+import pytest
+
+from tests.packs.office import Protocol, Worker
+from tests.secrets.premises import Premises
+from tests.secrets.toolset import proof
+from tests.support.idp import Idp
+from tests.support.postgres import Postgres
+from tests.support.waiting import eventually
+from tests.tenancy.conftest import elsewhere, idp
+from tests.tenancy.house import House, house, issuer
+
+__all__ = ["elsewhere", "idp"]
+
+TENANTS = ("acme", "globex", "initech")
+VALUE = "hunter2/hunter2+\N{SNOWMAN}"
+NUMBERS = count(1)
+BOTH: tuple[Protocol, ...] = ("mcp", "rest")
+
+
+class Town:
+    """
+    The servers on the same premises: two, or one where SQLite is.
+
+    Two in one process would not do: to close a file there drops the other's locks on it (POSIX).
+    """
+
+    def __init__(self, premises: Premises, sites: list[House]) -> None:
+        self.premises, self.sites = premises, sites
+
+    def worker(self, tenant: str = "acme", protocol: Protocol = "mcp", at: int = 0) -> Worker:
+        return Worker(self.sites[at % len(self.sites)], self.premises.folder, tenant, protocol, "")
+
+    def fresh(self) -> str:
+        """A name that no other test has."""
+        return f"KEY_{next(NUMBERS)}"
+
+    def logs(self) -> str:
+        return "".join(site.inside.log() for site in self.sites)
+
+
+@pytest.fixture(scope="module", params=["sqlite", "postgresql"])
+def town(
+    request: pytest.FixtureRequest,
+    idp: Idp,
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres_server: Postgres,
+    postgres_template: str,
+) -> Iterator[Town]:
+    folder: Path = tmp_path_factory.mktemp("premises")
+    with ExitStack() as stack:
+        database = f"sqlite:///{folder}/gatepost.db"
+        if request.param == "postgresql":
+            database = stack.enter_context(postgres_server.database(like=postgres_template))
+        premises = Premises(folder, database, TENANTS)
+        stack.callback(premises.close)
+        issuers, servers = [issuer(idp)], 2 if request.param == "postgresql" else 1
+        sites = [
+            stack.enter_context(house(idp, issuers, **premises.settings)) for _ in range(servers)
+        ]
+        yield Town(premises, sites)
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+def test_a_secret_is_used_by_its_name(town: Town, protocol: Protocol) -> None:
+    """Set while the servers run, used at both at once, gone at both when it is deleted."""
+    name = town.fresh()
+    town.premises.set(name, VALUE, "acme")
+    for at in (0, 1):
+        heard = town.worker("acme", protocol, at).call("unlock", token=f"secret:{name}")
+        assert heard.value == {"proof": proof(VALUE)}
+
+    done = town.premises.run("secrets", "delete", name, "--tenant", "acme")
+    assert done == (0, f"The secret {name} of the tenant acme is deleted.\n", "")
+    for at in (0, 1):
+        heard = town.worker("acme", protocol, at).call("unlock", token=f"secret:{name}")
+        assert f"There is no secret {name} here." in str(heard.failure)
+        assert heard.kind in (None, "not_found")
+    assert VALUE not in town.logs()
+
+
+def test_the_same_name_is_another_secret_elsewhere(town: Town) -> None:
+    """Each tenant has its own, or none; the message names those of the caller's alone."""
+    name, near = town.fresh(), town.fresh()
+    town.premises.set(name, VALUE + "a", "acme")
+    town.premises.set(near, VALUE, "globex")
+    mine, theirs = town.worker("acme"), town.worker("globex")
+
+    assert mine.call("unlock", token=f"secret:{name}").value == {"proof": proof(VALUE + "a")}
+    refused = str(theirs.call("unlock", token=f"secret:{name}").failure)
+    assert near in refused
+    assert "--tenant globex" in refused
+    assert "acme" not in refused
+
+    town.premises.set(name, VALUE + "g", "globex")
+    assert mine.call("unlock", token=f"secret:{name}").value == {"proof": proof(VALUE + "a")}
+    assert theirs.call("unlock", token=f"secret:{name}").value == {"proof": proof(VALUE + "g")}
+
+
+REFUSED = {
+    # reference: what is told
+    "secret:": "That is no name of a secret",
+    "secret:lower_case": "That is no name of a secret",
+    "secret:safe_inner": "That is no name of a secret",
+    "secret:A B": "That is no name of a secret",
+    "secret:HUNTER2\n": "That is no name of a secret",
+    "secret:UNKNOWN_NAME": "gatepost secrets set UNKNOWN_NAME --tenant acme",
+}
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+@pytest.mark.parametrize(("reference", "says"), REFUSED.items(), ids=map(repr, REFUSED))
+def test_a_reference_that_leads_nowhere_is_told(
+    town: Town, protocol: Protocol, reference: str, says: str
+) -> None:
+    """What would work, for a model; what is no name is not repeated."""
+    heard = town.worker("acme", protocol).call("unlock", token=reference)
+
+    assert says in str(heard.failure)
+    assert "lower_case" not in str(heard.failure)
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+def test_a_literal_is_taken_where_literals_are(town: Town, protocol: Protocol) -> None:
+    """And where they are not, the refusal does not repeat it."""
+    worker = town.worker("acme", protocol)
+
+    assert worker.call("unlock", token=VALUE).value == {"proof": proof(VALUE)}
+    refused = worker.call("unlock", token=VALUE, literals=False).failure
+    assert "`token` takes no literal value here; name a secret" in str(refused)
+    assert VALUE not in str(refused)
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+def test_what_a_pack_keeps_is_its_tenants_at_every_server(town: Town, protocol: Protocol) -> None:
+    """Kept at one, used at the other, unknown to the neighbour, forgotten for all."""
+    name = town.fresh().lower()
+    here, there = town.worker("acme", protocol), town.worker("acme", protocol, at=1)
+    assert here.call("stow", name=name, token="abc").value == {"kept": name}
+
+    assert there.call("fetch", name=name).value == {"proof": proof("abc")}
+    other = town.worker("globex", protocol).call("fetch", name=name)
+    assert other.value == {"proof": proof(None)}
+    assert "no name of a secret" in str(here.call("unlock", token=f"secret:safe_{name}").failure)
+    listed = town.premises.run("secrets", "list", "--tenant", "acme")
+    assert f"safe_{name}" not in listed.out
+
+    assert there.call("discard", name=name).value == {"was": True}
+    assert here.call("fetch", name=name).value == {"proof": proof(None)}
+    assert here.call("discard", name=name).value == {"was": False}
+
+
+def test_use_is_logged_by_name(town: Town) -> None:
+    """Which secret a call used, and never what it is."""
+    name = town.fresh()
+    town.premises.set(name, VALUE, "acme")
+    worker = town.worker("acme")
+    with_log = len(town.logs())
+    worker.call("unlock", token=f"secret:{name}")
+    worker.call("unlock", token=VALUE)
+    worker.call("unlock", token=[VALUE])
+
+    eventually(lambda: "/mcp" in town.logs()[with_log:], within=5)
+    assert VALUE not in town.logs()
+
+
+def forms(value: str) -> list[bytes]:
+    """A value as a dump or a file may hold it."""
+    plain = value.encode()
+    return [plain, plain.hex().encode(), base64.b64encode(plain), base64.urlsafe_b64encode(plain)]
+
+
+def test_what_is_at_rest_holds_no_value(town: Town, postgres_server: Postgres) -> None:
+    """Neither the files of SQLite nor a dump of PostgreSQL, in any simple form."""
+    name, value = town.fresh(), f"at-rest-{VALUE}"
+    town.premises.set(name, value, "acme")
+    url = town.premises.settings["storage"]["database"]
+    if url.startswith("sqlite"):
+        # Not in this process, whose locks on the file would end with the reading.
+        files = sorted(town.premises.folder.glob("gatepost.db*"))
+        kept = subprocess.run(["cat", *files], check=True, capture_output=True, timeout=30).stdout
+    else:
+        dump = "SELECT key, encode(value, 'hex'), encode(value, 'escape') FROM entries"
+        text = postgres_server.sql(dump, urlsplit(url).path[1:])
+        kept = text.encode()
+
+    assert name.encode() in kept
+    assert not [form for form in forms(value) if form in kept]
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+def test_a_secret_whose_key_is_gone_fails_by_name(town: Town, protocol: Protocol) -> None:
+    """The tool's failure says that no other argument helps; the list says which key is missing."""
+    name = town.fresh()
+    town.premises.set(name, VALUE, "acme")
+    listed = town.premises.run("secrets", "list", "--tenant", "acme").out
+    (key,) = [line.split()[3] for line in listed.splitlines() if line.startswith(f"{name} ")]
+    for _ in range(2):
+        town.premises.rotate(keep=1)
+    for site in town.sites:
+        site.inside.services.keyring.reread()
+
+    heard = town.worker("acme", protocol).call("unlock", token=f"secret:{name}")
+
+    assert f"The secret {name} is kept here and cannot be opened any more." in str(heard.failure)
+    assert heard.kind in (None, "internal")
+    code, listed, _ = town.premises.run("secrets", "list", "--tenant", "acme")
+    (line,) = [line for line in listed.splitlines() if line.startswith(f"{name} ")]
+    assert line.endswith(f"cannot be opened: the key {key} that sealed it is not in the ring")
+    assert code == 0
+
+
+def test_rotations_of_the_ring_keep_secrets(town: Town) -> None:
+    """While servers run: the old ones open, new ones too, and sealed anew all need one key."""
+    old, new = town.fresh(), town.fresh()
+    town.premises.set(old, VALUE, "initech")
+    key = town.premises.rotate()
+    town.premises.set(new, VALUE + "2", "initech")
+    worker = town.worker("initech", at=1)
+
+    assert worker.call("unlock", token=f"secret:{new}").value == {"proof": proof(VALUE + "2")}
+    assert worker.call("unlock", token=f"secret:{old}").value == {"proof": proof(VALUE)}
+    town.premises.run("secrets", "rotate")
+    listed = town.premises.run("secrets", "list", "--tenant", "initech").out
+    keys = {line.split()[3] for line in listed.splitlines()[1:]}
+    assert keys == {key}
+    assert worker.call("unlock", token=f"secret:{old}").value == {"proof": proof(VALUE)}
