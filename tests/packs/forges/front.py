@@ -2,7 +2,7 @@
 
 import asyncio
 import json
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 from urllib.parse import parse_qs
 
@@ -41,9 +41,13 @@ class Answer(msgspec.Struct, frozen=True):
 
 
 class Forge:
-    """Serves *answer* on loopback, and keeps what was asked in `asked`."""
+    """
+    Serves *answer* on loopback, and keeps what was asked in `asked`.
 
-    def __init__(self, answer: Callable[[Asked], Answer | Awaitable[Answer]]) -> None:
+    None is no answer at all, for as long as somebody waits for one.
+    """
+
+    def __init__(self, answer: Callable[[Asked], Answer | None]) -> None:
         self._answer = answer
         self.asked: list[Asked] = []
         self.server = Server(self._serve)
@@ -78,8 +82,10 @@ class Forge:
             body,
         )
         self.asked.append(asked)
-        found = self._answer(asked)
-        answer = found if isinstance(found, Answer) else await found
+        answer = self._answer(asked)
+        if answer is None:
+            await asyncio.wait_for(receive(), 20)
+            return
         headers = {"content-type": "application/json; charset=utf-8"} | dict(answer.headers)
         content = (
             answer.body if isinstance(answer.body, bytes) else json.dumps(answer.body).encode()
@@ -94,9 +100,3 @@ class Forge:
         await send(
             {"type": "http.response.body", "body": b"" if asked.method == "HEAD" else content}
         )
-
-
-async def never(asked: Asked) -> Answer:
-    """An answer that nobody waits for to its end."""
-    await asyncio.wait_for(asyncio.Event().wait(), 20)
-    raise AssertionError("somebody waited for it")

@@ -1,10 +1,9 @@
 """A small GitHub: issues of repositories, as the REST API's documentation has them."""
 
 import time
-from collections.abc import Awaitable
 from typing import Any
 
-from tests.packs.forges.front import Answer, Asked, Forge, never
+from tests.packs.forges.front import Answer, Asked, Forge
 
 TOKEN = "ghp_16C7e42F292c6912E7710c838347Ae178B4a"  # GitHub's own example of one
 DOCS = "https://docs.github.com/rest"
@@ -36,7 +35,7 @@ class Github(Forge):
         }
         return issue | ({"pull_request": {"url": "…"}} if pull else {}) | told
 
-    def _answered(self, asked: Asked) -> Answer | Awaitable[Answer]:
+    def _answered(self, asked: Asked) -> Answer:
         names = asked.path.removeprefix("/api/v3").split("/")
         if len(names) != 5 or names[1] != "repos" or names[4] != "issues":
             return Answer(404, {"message": "Not Found", "documentation_url": DOCS})
@@ -44,8 +43,6 @@ class Github(Forge):
             return Answer(401, {"message": "Bad credentials", "documentation_url": DOCS})
         if names[2:4] == ["octo", "demo"]:
             return self._listed(asked) if asked.method == "GET" else self._created(asked)
-        if names[3] == "slow":
-            return never(asked)
         return self._odd(names[3])
 
     def _listed(self, asked: Asked) -> Answer:

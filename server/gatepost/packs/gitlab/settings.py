@@ -13,6 +13,9 @@ class GitlabSettings(PackSettings, frozen=True, kw_only=True):
         "https://gitlab.com/gitlab-org/gitlab/-/raw/v18.8.2-ee/doc/api/openapi/openapi_v3.yaml"
     )
     """Where GitLab's OpenAPI description is, for calls that name no other."""
+    literals: bool = True
+    """Whether `gitlab_request` takes a token as it is; otherwise only `secret:NAME`, which names
+    one of the tenant's."""
 
     def faults(self) -> Iterator[Fault]:
         """See `PackSettings`."""
