@@ -28,9 +28,7 @@ class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     scripts: ScriptsSettings = ScriptsSettings()
     ssh: SshSettings = SshSettings()
     vault: VaultSettings = VaultSettings()
-    """Where the vault of `vault_read` and its kin is."""
     web: WebSettings = WebSettings()
-    """How `web_fetch` reads pages."""
 
     def tables(self) -> Iterator[tuple[str, PackSettings]]:
         """Each by its pack's name."""

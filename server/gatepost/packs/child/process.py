@@ -27,7 +27,7 @@ class WorkerFailed(Exception):
 
 
 async def ask(
-    worker: Path, question: Any, *, timeout_s: float, handles: tuple[int, ...] = ()
+    worker: Path, question: Any, *, timeout_s: float, handles: tuple[tuple[int, int], ...] = ()
 ) -> Any:
     """
     What `answer` of the file *worker* says to *question*, a JSON value like its answer.
