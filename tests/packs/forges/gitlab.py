@@ -1,9 +1,10 @@
 """A small GitLab: projects, issues, files and uploads, as the REST API's documentation has them."""
 
+import base64
 import json
 import re
 from typing import Any
-from urllib.parse import parse_qs, unquote
+from urllib.parse import parse_qs, quote, unquote
 
 from tests.packs.forges.front import Answer, Asked, Forge
 
@@ -38,6 +39,12 @@ class Gitlab(Forge):
             return Answer(401, {"message": "401 Unauthorized"})
         if path == "slow":
             return None
+        if path == "mirror":
+            seen = given[0] or given[1] or ""
+            coded = base64.b64encode(seen.encode()).decode()
+            return Answer(
+                200, {"seen": seen, "coded": coded, "url": quote(f"?a={seen}")}, {"x-seen": seen}
+            )
         kind, _, rest = path.partition("/")
         project, _, below = rest.partition("/")
         if kind != "projects":

@@ -312,6 +312,44 @@ def test_literal_tokens_can_be_refused(
     assert taken.value["status_code"] == 200
 
 
+@pytest.mark.requirement("P13")
+@pytest.mark.parametrize(
+    "given", ["secret:GITLAB_TOKEN", PERSONAL, OAUTH], ids=["kept", "glpat", "oauth"]
+)
+def test_a_token_never_comes_back(worker: Worker, shop: Shop, given: str) -> None:
+    """However the other side writes it: in a value, a header, encoded, or in the bytes."""
+    heard = ask(worker, shop, "/mirror", token=given, include_base64=True)
+    token = PERSONAL if given.startswith("secret:") else given
+
+    assert heard.value["status_code"] == 200
+    assert token not in heard.text
+    for shift in range(3):  # where it may stand in groups of three bytes
+        coded = base64.b64encode(b"\0" * shift + token.encode()).decode()[4:-4]
+        assert coded not in heard.text
+    assert "[REDACTED" in str(heard.value["json"]["seen"])
+    assert "[REDACTED" in heard.value["headers"]["x-seen"]
+
+
+@pytest.mark.requirement("P13")
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"path": "/../x"},
+        {"method": "TRACE"},
+        {"endpoint": "http://127.0.0.1:9/"},
+        {"timeout_s": "x"},
+    ],
+    ids=lambda wrong: next(iter(wrong)),
+)
+def test_a_token_is_in_no_failure(worker: Worker, shop: Shop, wrong: dict[str, Any]) -> None:
+    """Nor is a token that stands where none should."""
+    heard = ask(worker, shop, wrong.get("path", "/projects"), token=OAUTH, **wrong)
+    elsewhere = ask(worker, shop, f"/a/../{OAUTH}", token=OAUTH)
+
+    assert OAUTH not in str(heard.failure)
+    assert OAUTH not in str(elsewhere.failure)
+
+
 def test_a_token_is_in_no_log(office: Office, worker: Worker, shop: Shop) -> None:
     """Neither one that was given nor one that is kept."""
     ask(worker, shop, "/projects/1", token="glpat-literally-this-one")
