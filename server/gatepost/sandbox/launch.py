@@ -140,8 +140,9 @@ def main(text: str) -> None:
     # Python leaves it out for itself, and a program would go on for a reader that is gone.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     for ours, known_as in told["handles"]:
-        os.dup2(ours, known_as)
-        os.close(ours)
+        if ours != known_as:
+            os.dup2(ours, known_as)
+            os.close(ours)
     _go(told["root"], told["folder"])
     _limit(told["limits"])
     _never_more()
