@@ -3,7 +3,6 @@
 import re
 import threading
 from collections.abc import Iterator
-from typing import Any
 
 import pytest
 
@@ -27,10 +26,10 @@ def inside(*lines: str) -> str:
     return "def f():\n" + "".join(f"  {line}\n" for line in lines) + "f()"
 
 
-LOOP = "for i in range({}): pass"
+LOOP = "for i in range(1000000000): pass"
 GROW = "for i in range(1000000): {}"
 ENDS = [
-    ("a long loop", inside(LOOP.format(10**9)), "validation", "max_steps"),
+    ("a long loop", inside(LOOP), "validation", "max_steps"),
     (
         "nested loops",
         inside("for a in range(10**5 * 10 // 10): pass"),
@@ -62,12 +61,17 @@ ENDS = [
     ("a repeated list", "[0] * 2000000000", "validation", "memory_mb"),
     ("a text that is too long", "'x' * (1 << 40)", "validation", "too big"),
     ("a huge shift", "1 << 1000000000", "validation", "overflow"),
-    ("a huge product", inside("x = 3", "for i in range(60): x = x * x"), "timeout", "cpu_s"),
+    (
+        "a huge product",
+        inside("x = 3", "for i in range(60): x = x * x"),
+        "timeout",
+        "cpu_s|timeout_s",
+    ),
     (
         "calls without end",
         "def f(n):\n  return f(n - 1) + f(n - 1) if n else 0\nf(100)",
         "timeout|validation",
-        "cpu_s|max_steps",
+        "cpu_s|max_steps|timeout_s",
     ),
     ("recursion", "def f(n):\n  return f(n + 1)\nf(0)", "validation", "overflow|recursion"),
     (
@@ -100,7 +104,7 @@ ENDS = [
     ("brackets", "[" * 20_000 + "]" * 20_000, "validation", "too deeply"),
     ("parentheses", "(" * 40_000, "validation", "Parse|too deeply"),
     ("calls of tools", "[call('fs_list') for i in range(100)]", "validation", "max_calls"),
-    ("a sleepy tool", "call('count_slowly', to = 100)", "timeout|validation", "timeout_s|failed"),
+    ("a slow tool", "call('count_slowly', steps = 9, delay_s = 9)", "timeout", "timeout_s"),
     ("a value that is no data", "lambda: 1", "validation", "JSON"),
     (
         "a number of many digits",
@@ -135,7 +139,7 @@ def test_a_script_at_a_limit_ends_with_a_sentence_that_names_it(
 
 def test_what_was_printed_before_the_end_is_told(shop: Shop) -> None:
     """So that whoever wrote it sees how far it came."""
-    code = inside("print('so far')", LOOP.format(10**9))
+    code = inside("print('so far')", LOOP)
 
     heard = shop.office.worker("mcp").call("script_exec", code=code)
 
@@ -175,11 +179,3 @@ def test_others_are_answered_while_scripts_run(shop: Shop) -> None:
     assert script.value == {"value": 2, "printed": ""}
     assert still_running == 3
     assert sorted(str(one.kind) for one in heard) == ["rate_limit", "timeout", "timeout", "timeout"]
-
-
-def test_progress_is_reported_while_a_script_runs(shop: Shop) -> None:
-    """To clients that asked to know."""
-    told: list[Any] = []
-    heard = shop.office.worker("mcp").call("script_exec", code="1")
-
-    assert (heard.failure, told) == (None, [])

@@ -139,6 +139,8 @@ def confine(limits: dict[str, Any]) -> None:
         most[resource.RLIMIT_AS] = (ground + limits["memory"], ground + limits["memory"])
     for kind, bounds in most.items():
         resource.setrlimit(kind, bounds)
+    # Who waits for an answer of the server comes first.
+    os.nice(10)
     # Should the server be gone without a word, the kernel ends this all the same.
     signal.setitimer(signal.ITIMER_REAL, limits["wall_s"] + 1)
 
