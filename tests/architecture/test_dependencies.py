@@ -12,7 +12,12 @@ from tests.architecture.source import ROOT, imported_names, source_files
 
 MOST_PACKAGES = 40
 # The name to import, where it is not the name to install.
-IMPORT_NAMES = {"pyyaml": "yaml", "pyjwt": "jwt", "jsonschema-rs": "jsonschema_rs"}
+IMPORT_NAMES = {
+    "pyyaml": "yaml",
+    "pyjwt": "jwt",
+    "jsonschema-rs": "jsonschema_rs",
+    "ahocorasick-rs": "ahocorasick_rs",
+}
 # Chosen by uvicorn or SQLAlchemy through their settings, or imported under a condition.
 BY_NAME = {"uvloop", "httptools", "aiosqlite"}
 
