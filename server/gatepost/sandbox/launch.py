@@ -104,7 +104,7 @@ def _call(number: int, *arguments: int | bytes) -> int:
     return done
 
 
-def _never_more() -> None:
+def never_more() -> None:
     """No program that is run from here gains rights, and all of it ends with the server."""
     if sys.platform == "linux":
         _libc().prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
@@ -144,7 +144,7 @@ def main(text: str) -> None:
         os.close(ours)
     _go(told["root"], told["folder"])
     _limit(told["limits"])
-    _never_more()
+    never_more()
     if told["confine"]:
         paths = {RUNS: told["runs"], READS: told["reads"], WRITES: told["writes"]}
         paths[READ_FILE | WRITE_FILE] = told["devices"]

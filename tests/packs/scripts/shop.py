@@ -9,9 +9,10 @@ from typing import Any, TypeVar
 from gatepost.packs.scripts.approvals import SUBJECT, Approvals
 from gatepost.packs.scripts.script import Place, Script, from_code
 from gatepost.services import Services
-from tests.packs.office import Office, open_office
+from tests.packs.office import Office, Protocol, Worker, open_office
+from tests.support.door import Door
 from tests.support.sockets import free_port
-from tests.tenancy.house import tree
+from tests.tenancy.house import House, tree
 from tests.tenancy.post import toml
 
 T = TypeVar("T")
@@ -74,11 +75,19 @@ class Shop:
         self.port = free_port()
         configured = tree(0, issuers, tools={"packs": PACKS}, **self.settings) | {
             "resource": config.resource,
-            "listen": {"port": self.port},
+            "listen": {"port": self.port, "drain_s": 1},
             "tenancy": {"create_on_first_use": True},
         }
         lines = [f"{name} = {toml(value)}" for name, value in configured.items()]
         (self.folder / "gatepost.toml").write_text("\n".join(lines), encoding="utf-8")
+
+    def elsewhere(self, protocol: Protocol, tenant: str) -> Worker:
+        """An agent who calls the other process, which runs by that configuration."""
+        worker = self.office.worker(protocol, tenant)
+        site = worker.site
+        worker.site = House(site.idp, Door(site.door.resource), site.inside)
+        worker.site.door.port = self.port
+        return worker
 
     def put(self, name: str, text: str, tenant: str | None = None) -> Path:
         """A script of the operator's, or of a tenant's workspace."""

@@ -13,10 +13,8 @@ from gatepost.commands.scripts import show
 from gatepost.packs.scripts.script import Script
 from tests.packs.office import Worker
 from tests.packs.scripts.shop import WEATHER, Shop
-from tests.support.door import Door
 from tests.support.gatepost import running
 from tests.support.process import python_environment
-from tests.tenancy.house import House
 
 pytestmark = pytest.mark.requirement("P11")
 
@@ -162,9 +160,7 @@ def test_nobody_slips_other_bytes_between_the_check_and_the_run(shop: Shop, work
 def test_a_decision_counts_at_every_replica_at_once(shop: Shop) -> None:
     """Another server on the same database and files asks the store as well, and nothing else."""
     with running("serve", "--config", "gatepost.toml", cwd=shop.folder):
-        here, there = (shop.office.worker("mcp", "shared") for _ in range(2))
-        there.site = House(here.site.idp, Door(here.site.door.resource), here.site.inside)
-        there.site.door.port = shop.port
+        here, there = shop.office.worker("mcp", "shared"), shop.elsewhere("mcp", "shared")
         shop.put("mine", ONE, "shared")
         before = [answer(here), answer(there)]
         shop.approve("shared", "mine", ONE)

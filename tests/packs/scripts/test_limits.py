@@ -6,8 +6,10 @@ from collections.abc import Iterator
 
 import pytest
 
-from tests.packs.office import Heard
+from tests.packs.office import Heard, Worker
+from tests.packs.scripts.processes import children_of, is_alive
 from tests.packs.scripts.shop import Shop, open_shop
+from tests.support.gatepost import running
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.requirement("P10")
@@ -150,9 +152,7 @@ def test_what_was_printed_before_the_end_is_told(shop: Shop) -> None:
 BUSY = inside("x = 3", "for i in range(60): x = x * x")
 
 
-def started(shop: Shop, tenant: str, heard: list[Heard], code: str = BUSY) -> threading.Thread:
-    worker = shop.office.worker("rest", tenant)
-
+def started(worker: Worker, heard: list[Heard], code: str = BUSY) -> threading.Thread:
     def call() -> None:
         heard.append(worker.call("script_exec", code=code))
 
@@ -164,7 +164,7 @@ def started(shop: Shop, tenant: str, heard: list[Heard], code: str = BUSY) -> th
 def test_others_are_answered_while_scripts_run(shop: Shop) -> None:
     """A tenant holds as many turns as it may, one waits, one is refused; others have theirs."""
     heard: list[Heard] = []
-    threads = [started(shop, "greedy", heard) for _ in range(4)]
+    threads = [started(shop.office.worker("rest", "greedy"), heard) for _ in range(4)]
     # The one too many is refused at once.
     eventually(lambda: heard, within=5)
     other = shop.office.worker("mcp")
@@ -179,3 +179,17 @@ def test_others_are_answered_while_scripts_run(shop: Shop) -> None:
     assert script.value == {"value": 2, "printed": ""}
     assert still_running == 3
     assert sorted(str(one.kind) for one in heard) == ["rate_limit", "timeout", "timeout", "timeout"]
+
+
+def test_a_server_that_stops_leaves_no_process(shop: Shop) -> None:
+    """Its scripts end with it, once those who wait for them have had their time."""
+    heard: list[Heard] = []
+    with running("serve", "--config", "gatepost.toml", cwd=shop.folder) as server:
+        worker = shop.elsewhere("rest", "stopped")
+        thread = started(worker, heard)
+        eventually(lambda: children_of(server.process.pid), within=10)
+        (process,) = children_of(server.process.pid)
+        server.stop()
+        thread.join(10)
+
+    assert not is_alive(process)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from gatepost.packs.scripts import worker
 from gatepost.packs.scripts.process import (
     COMMAND,
     ENDS,
@@ -25,6 +26,7 @@ from gatepost.packs.scripts.process import (
 )
 from gatepost.packs.scripts.settings import ScriptsSettings
 from gatepost.packs.scripts.words import REASONS, failure_of
+from tests.packs.scripts.processes import children_of, is_alive
 from tests.support.waiting import eventually
 
 pytestmark = pytest.mark.requirement("P10")
@@ -58,18 +60,7 @@ async def run(code: str, *args: Any, settings: ScriptsSettings = SETTINGS, **mor
 
 
 def children() -> set[int]:
-    """The processes that this one has started and that are not gone, zombies included."""
-    me = os.getpid()
-    found = set()
-    for folder in Path("/proc").iterdir():
-        if folder.name.isdigit():
-            try:
-                status = (folder / "stat").read_text(encoding="utf-8", errors="replace")
-            except OSError:
-                continue
-            if int(status.rpartition(")")[2].split()[1]) == me:
-                found.add(int(folder.name))
-    return found
+    return children_of(os.getpid())
 
 
 async def test_a_worker_has_no_environment_and_nothing_of_the_server() -> None:
@@ -82,13 +73,50 @@ async def test_a_worker_has_no_environment_and_nothing_of_the_server() -> None:
         "os.write(1, struct.pack('>I', len(data)) + data)\n"
     )
 
-    ran = await run("1", command=(*COMMAND[:-2], "-c", program))
+    ran = await run("1", command=(*COMMAND[:-3], "-c", program))
 
     environment, folder, handles = ran.value
     assert set(environment) <= {"LC_CTYPE"}
     assert folder == "/"
     # The fourth is the folder that lists them.
     assert handles == ["0", "1", "2", "3"]
+
+
+TRIES = {
+    "read a file": "open('/etc/hostname').read()",
+    "read its own program": "open(worker.__file__).read()",
+    "write a file": "open('/tmp/gatepost-worker', 'w').write('x')",
+    "list a folder": "os.listdir('/')",
+    "open a socket": "socket.socket()",
+    "open a socket of the machine": "socket.socket(socket.AF_UNIX)",
+    "make a pipe": "os.pipe()",
+    "have more open files": "resource.setrlimit(resource.RLIMIT_NOFILE, (9, 9)); os.open('/', 0)",
+    "signal the server": "os.kill(os.getppid(), 0)",
+    "take memory": "bytearray(200_000_000)",
+}
+
+
+@pytest.mark.parametrize("attempt", TRIES.values(), ids=TRIES.keys())
+async def test_a_worker_can_reach_nothing(attempt: str) -> None:
+    """Even one whose interpreter does what an attacker wants."""
+    program = (
+        "import os, resource, signal, socket, sys\n"
+        f"sys.path += {[str(Path(worker.__file__).parent), *COMMAND[-2:]]!r}\n"
+        "import worker, starlark, launch\n"
+        "job = worker.receive()\n"
+        "worker.confine(job['limits'], launch)\n"
+        "try:\n"
+        f"  {attempt}\n"
+        "  value = 'done'\n"
+        "except (OSError, ValueError, MemoryError) as error:\n"
+        "  value = 'refused'\n"
+        "worker.send({'type': 'done', 'value': value})\n"
+    )
+
+    small = ScriptsSettings(timeout_s=10, cpu_s=1, memory_mb=64)
+    ran = await run("1", settings=small, command=(*COMMAND[:-3], "-c", program))
+
+    assert ran.value == "refused"
 
 
 START = """
@@ -174,9 +202,9 @@ async def test_a_worker_that_is_killed_is_told_of() -> None:
     tools, before = Tools(), children()
     running = asyncio.create_task(run("call('never')", tools=tools))
     await asyncio.wait_for(tools.called.wait(), 10)
-    (worker,) = children() - before
+    (pid,) = children() - before
     tools.never.set()
-    os.kill(worker, signal.SIGKILL)
+    os.kill(pid, signal.SIGKILL)
 
     with pytest.raises(Ended) as ended:
         await asyncio.wait_for(running, 10)
@@ -235,32 +263,12 @@ async def test_a_worker_outlives_no_server() -> None:
     )
     assert server.stdout is not None
     await asyncio.wait_for(server.stdout.readline(), 20)
-    (worker,) = [pid for pid in pids() if parent_of(pid) == server.pid]
+    (started,) = children_of(server.pid)
 
     server.kill()
     await asyncio.wait_for(server.wait(), 10)
 
-    eventually(lambda: not is_alive(worker), within=10)
-
-
-def pids() -> list[int]:
-    return [int(folder.name) for folder in Path("/proc").iterdir() if folder.name.isdigit()]
-
-
-def stat_of(pid: int) -> list[str]:
-    try:
-        text = Path(f"/proc/{pid}/stat").read_text(encoding="utf-8", errors="replace")
-    except OSError:
-        return ["X", "0"]
-    return text.rpartition(")")[2].split()
-
-
-def parent_of(pid: int) -> int:
-    return int(stat_of(pid)[1])
-
-
-def is_alive(pid: int) -> bool:
-    return stat_of(pid)[0] not in "XZ"
+    eventually(lambda: not is_alive(started), within=10)
 
 
 def test_every_end_has_its_words() -> None:

@@ -14,14 +14,16 @@ import starlark
 
 from gatepost.packs.scripts import worker
 from gatepost.packs.scripts.settings import MOST_OUTPUT, ScriptsSettings
+from gatepost.sandbox import launch
 
 COMMAND = (
     sys.executable,
     *("-I", "-S", "-B", "-X", "utf8"),
     str(Path(worker.__file__).resolve()),
     str(Path(starlark.__file__).resolve().parents[1]),
+    str(Path(launch.__file__).resolve().parent),
 )
-"""No site, no environment, no folder of the caller: the interpreter's own files and one package."""
+"""No site, no environment, no folder of the caller: the interpreter's own files and two modules."""
 
 # JSON writes one character as six at most; a worker that sends more is no longer ours.
 MOST_FRAME = 6 * MOST_OUTPUT + 65_536

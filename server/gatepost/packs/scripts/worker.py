@@ -1,9 +1,10 @@
 """
 The program of a worker process: it runs one script and is gone.
 
-Started by path (`python -I -S worker.py <where starlark lies>`), with no environment, so it imports
-nothing of ours. What it says is a frame each: four bytes of length, then JSON. Whoever reads that
-believes none of it: a script may have found a hole in its interpreter.
+Started by path (`python -I -S worker.py FOLDER…`, of starlark and of the sandbox's `launch.py`) and
+without an environment, so of ours it imports that one file, which needs nothing else. What it says
+is a frame each: four bytes of length, then JSON. Whoever reads that believes none of it: a script
+may have found a hole in its interpreter.
 """
 
 import json
@@ -123,26 +124,49 @@ def resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def confine(limits: dict[str, Any]) -> None:
-    """From here on: no new file, socket or process, and only so much memory and time."""
-    most = {
-        resource.RLIMIT_CPU: (limits["cpu_s"], limits["cpu_s"] + 1),
-        resource.RLIMIT_FSIZE: (0, 0),
-        resource.RLIMIT_CORE: (0, 0),
-        resource.RLIMIT_NPROC: (0, 0),
-        # What is open stays open: two pipes. Nothing can be opened beside them.
-        resource.RLIMIT_NOFILE: (0, 0),
-    }
-    if os.path.exists("/proc/self/statm"):
-        with open("/proc/self/statm", encoding="ascii") as file:
-            ground = int(file.read().split()[0]) * resource.getpagesize()
-        most[resource.RLIMIT_AS] = (ground + limits["memory"], ground + limits["memory"])
-    for kind, bounds in most.items():
-        resource.setrlimit(kind, bounds)
+def confine(limits: dict[str, Any], launch: Any) -> None:
+    """
+    From here on: no file, socket or process, and only so much memory and time.
+
+    Twice over: Landlock takes the rights where the kernel has it, and what the limits of the
+    process leave no room for cannot be had on the others either.
+    """
     # Who waits for an answer of the server comes first.
     os.nice(10)
-    # Should the server be gone without a word, the kernel ends this all the same.
+    # Should the server be gone without a word, the kernel ends this at once, or else in time.
     signal.setitimer(signal.ITIMER_REAL, limits["wall_s"] + 1)
+    room = mapped_bytes()
+    launch.never_more()
+    if launch.landlock_version():
+        launch.confine({}, ())
+    # At the first a signal says why; whoever survives that is killed at the second.
+    lower(resource.RLIMIT_CPU, limits["cpu_s"], limits["cpu_s"] + 1)
+    if room is not None:
+        lower(resource.RLIMIT_AS, room + limits["memory"])
+    # The last means every number of an open file: the two pipes stay, nothing comes beside them.
+    for kind in (
+        resource.RLIMIT_FSIZE,
+        resource.RLIMIT_CORE,
+        resource.RLIMIT_NPROC,
+        resource.RLIMIT_NOFILE,
+    ):
+        lower(kind, 0)
+
+
+def mapped_bytes() -> int | None:
+    """The memory that this process has asked for so far; None where nobody knows."""
+    if not os.path.exists("/proc/self/statm"):
+        return None
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def lower(kind: int, most: int, last: int | None = None) -> None:
+    """Bound a resource, and for good by *last*, unless it is bounded more already."""
+    hard = resource.getrlimit(kind)[1]
+    room = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+    last = min(most if last is None else last, room)
+    resource.setrlimit(kind, (min(most, last), last))
 
 
 def receive() -> Any:
@@ -219,15 +243,13 @@ def answer(worker: Worker) -> None:
 
 def main() -> None:
     """Take the job, lock the door, and run it."""
-    # Its place is an argument, since this process has no installed packages of its own.
-    sys.path.append(sys.argv[1])
-    import starlark  # noqa: PLC0415  # see above
-
-    sys.setswitchinterval(1)
+    # Where they lie are arguments, since this process has no installed packages of its own.
+    sys.path += sys.argv[1:]
+    starlark, launch = __import__("starlark"), __import__("launch")
     job = receive()
     sys.excepthook = panicked
     worker = Worker(starlark, job)
-    confine(worker.limits)
+    confine(worker.limits, launch)
     answer(worker)
 
 
