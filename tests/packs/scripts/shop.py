@@ -10,6 +10,7 @@ from gatepost.packs.scripts.approvals import SUBJECT, Approvals
 from gatepost.packs.scripts.script import Place, Script, from_code
 from gatepost.services import Services
 from tests.packs.office import Office, Protocol, Worker, open_office
+from tests.packs.scripts import toolset
 from tests.support.door import Door
 from tests.support.sockets import free_port
 from tests.tenancy.house import House, tree
@@ -73,7 +74,7 @@ class Shop:
         config = self.office.site.inside.config
         issuers = [{"issuer": config.issuers[0].issuer, "tenant": {"claim": "org_id"}}]
         self.port = free_port()
-        configured = tree(0, issuers, tools={"packs": PACKS}, **self.settings) | {
+        configured = tree(0, issuers, **self.settings) | {
             "resource": config.resource,
             "listen": {"port": self.port, "drain_s": 1},
             "tenancy": {"create_on_first_use": True},
@@ -141,6 +142,7 @@ def open_shop(folder: Path, **scripts: Any) -> Iterator[Shop]:
     }
     settings: dict[str, Any] = {
         "packs": {"scripts": usual | scripts},
+        "tools": {"packs": PACKS, "load": [str(Path(toolset.__file__))]},
         "storage": {"database": f"sqlite:///{folder / 'gatepost.db'}"},
         "workspace": {"root": str(folder / "workspaces")},
     }

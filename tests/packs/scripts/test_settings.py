@@ -18,6 +18,8 @@ WRONG: list[tuple[dict[str, Any], str, str]] = [
     ({"folder": "good", "allow": ["*"]}, "allow[0]", "names no script"),
     ({"allow": ["weather@sha256:12"]}, "allow[0]", "names no script"),
     ({"allow": [f"weather@sha256:{'A' * 64}"]}, "allow[0]", "names no script"),
+    ({"workspace_folder": "../other"}, "workspace_folder", "is no such folder"),
+    ({"workspace_folder": "/scripts"}, "workspace_folder", "is no such folder"),
     ({"timeout_s": 301}, "timeout_s", "from 0.1 to 300"),
     ({"cpu_s": 0}, "cpu_s", "from 1 to 300"),
     ({"memory_mb": 0}, "memory_mb", "from 16"),

@@ -150,6 +150,8 @@ class Process:
                 raise Ended(frame.reason, frame.message[: 2 * worker.MOST_MESSAGE])
             if isinstance(frame, Printed):
                 self._print(frame.text)
+                # What is there already is read without waiting: others would have to.
+                await asyncio.sleep(0)
             else:
                 await self._call(frame)
 

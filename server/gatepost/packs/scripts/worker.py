@@ -19,6 +19,7 @@ READ, WRITE = 0, 1
 STEPS_A_CHECK = 1_000
 """How often the interpreter asks whether it should stop; measured, as it is not documented."""
 MOST_STACK = 200
+LINES_A_FRAME = 100
 MOST_MESSAGE = 4_000
 MEANINGS = {
     "Operation `serde::serialize`": "value",
@@ -48,6 +49,7 @@ class Worker:
         self.limits: dict[str, Any] = job["limits"]
         self.reason = "script"
         self._steps = self._printed = 0
+        self._unsent: list[str] = []
         self._ground = resident_bytes()
 
     def run(self) -> object:
@@ -82,7 +84,15 @@ class Worker:
         self._printed += len(text.encode())
         if self._printed > self.limits["output"]:
             self.stop("output")
-        send({"type": "print", "text": text})
+        self._unsent.append(text)
+        if len(self._unsent) >= LINES_A_FRAME:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what was printed: not line by line, which would cost the server more than us."""
+        if self._unsent:
+            send({"type": "print", "text": "".join(self._unsent)})
+            self._unsent.clear()
 
     def call(self, tool: str, **arguments: object) -> object:
         """`call` of a script: the tool's answer, or the script's end."""
@@ -93,6 +103,7 @@ class Worker:
 
     def try_call(self, tool: str, **arguments: object) -> dict[str, Any]:
         """`try_call` of a script: {"ok": …} or {"error": …, "kind": …}."""
+        self.flush()
         send({"type": "call", "tool": tool, "arguments": arguments})
         answer: dict[str, Any] = receive()
         return answer
@@ -104,6 +115,7 @@ class Worker:
 
     def _is_over(self) -> bool:
         self._steps += STEPS_A_CHECK
+        self.flush()
         if self._steps > self.limits["steps"]:
             self.reason = "steps"
         elif resident_bytes() - self._ground > self.limits["memory"]:
@@ -224,7 +236,10 @@ def panicked(kind: type[BaseException], error: BaseException, _: object) -> None
 def answer(worker: Worker) -> None:
     """Run the script, and say how it ended."""
     try:
-        value = worker.run()
+        try:
+            value = worker.run()
+        finally:
+            worker.flush()
         data = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except worker.starlark.StarlarkError as error:
         failed(reason_of(str(error), worker.reason), str(error))
