@@ -114,7 +114,7 @@ class Redaction:
         """Make the redactor for its secrets as they are now; StoreUnavailable."""
         while not self.is_ready(tenant):
             known = self._secrets.loaded(tenant) or await self._secrets.load(tenant)
-            if known.version in self._made:
+            if known.version in self._made or not known.values:
                 return
             if len(known.values) < MANY:
                 fast = known.version == self._secrets.known(None).version
@@ -162,6 +162,8 @@ class Guard(msgspec.Struct, weakref=True):
     client: Client = NOBODY
     checked: bool = False
     """Whether its arguments were found to be right."""
+    over: bool = False
+    """Whether the call has ended; what it left running is about nobody in particular."""
     said: dict[str, Said] = {}
     own: tuple[Redactor, Redactor] | None = None
     """The tenant's redactor, and the same with what this call's caller wrote itself."""
