@@ -11,7 +11,6 @@ from msgspec import UNSET, Raw
 
 from gatepost.redaction import document, place
 from gatepost.redaction.automaton import Redactor
-from gatepost.redaction.encoding import meant_by
 from gatepost.redaction.stream import Said
 from gatepost.tools.api import Call, Failure, Offer, Outcome, ToolFailure
 from gatepost.tools.client import (
@@ -28,6 +27,9 @@ from gatepost.tools.secret import literals
 
 MANY = 100
 """So many secrets are prepared for in a thread; each takes a fifth of a millisecond."""
+LONG_BYTES = 131_072
+"""From where on an answer is searched in a thread: a few milliseconds, or a tenth of a second for
+one that was made to take long."""
 MOST_MADE = 1_000
 """Redactors that are kept; one that is needed again is made again."""
 
@@ -94,13 +96,13 @@ class Redaction:
     def __init__(self, secrets: Secrets | None = None) -> None:
         self._secrets = secrets or Nothing()
         self._made: dict[int, Redactor] = {}
-        self._last: dict[str, int] = {}
+        self._last: dict[str | None, int] = {}
         self._plain = Redactor({})
         place.join(self)
 
     def redactors(self) -> Iterable[Redactor]:
-        """Those of all tenants that are known here."""
-        return self._made.values()
+        """Those of all tenants that are known here, and of none."""
+        return [self.of(None), *self._made.values()]
 
     def is_ready(self, tenant: str) -> bool:
         """Whether a call of the tenant may begin; `ready` sees to that."""
@@ -111,30 +113,30 @@ class Redaction:
         """Make the redactor for its secrets as they are now; StoreUnavailable."""
         while not self.is_ready(tenant):
             known = self._secrets.loaded(tenant) or await self._secrets.load(tenant)
-            if known.version in self._made:
+            if known.version in self._made or not known.values:
                 return
             if len(known.values) < MANY:
-                self._keep(tenant, known, Redactor(known.values))
+                fast = known.version == self._secrets.known(None).version
+                self._keep(tenant, known, Redactor(known.values, fast=fast))
             else:
                 self._keep(tenant, known, await asyncio.to_thread(Redactor, known.values))
 
-    def of(self, tenant: str) -> Redactor:
+    def of(self, tenant: str | None) -> Redactor:
         """The same, at once: a secret that came while a call ran is known before it is told."""
         known = self._secrets.known(tenant)
         if not known.values:
             return self._plain
         redactor = self._made.get(known.version)
         if redactor is None:
-            redactor = Redactor(known.values)
+            redactor = Redactor(known.values, fast=tenant is None)
             self._keep(tenant, known, redactor)
         return redactor
 
     def clean(self, tenant: str | None, text: str) -> str:
         """A text of that tenant's that is about to be logged."""
-        known = self._secrets.known(tenant)
-        return self._made.get(known.version, self._plain).clean(text)
+        return self.of(tenant).clean(text)
 
-    def _keep(self, tenant: str, known: Known, redactor: Redactor) -> None:
+    def _keep(self, tenant: str | None, known: Known, redactor: Redactor) -> None:
         before = self._last.pop(tenant, None)
         if before is not None and before != self._secrets.known(None).version:
             self._made.pop(before, None)
@@ -158,6 +160,8 @@ class Guard(msgspec.Struct, weakref=True):
     client: Client = NOBODY
     checked: bool = False
     """Whether its arguments were found to be right."""
+    over: bool = False
+    """Whether the call has ended; what it left running is about nobody in particular."""
     said: dict[str, Said] = {}
     own: tuple[Redactor, Redactor] | None = None
     """The tenant's redactor, and the same with what this call's caller wrote itself."""
@@ -171,11 +175,23 @@ class Guard(msgspec.Struct, weakref=True):
             self.own = redactor, redactor.with_values(written(self.call, self.offer))
         return self.own[1]
 
-    def outcome(self, outcome: Outcome) -> Outcome:
-        """The outcome without secrets; as `fit` where it cannot be told at all."""
+    async def told(self, outcome: Outcome) -> Outcome:
+        """The outcome without secrets; others are served while a long one is searched."""
+        clean = self.promptly(outcome)
+        return await asyncio.to_thread(self.outcome, outcome) if clean is None else clean
+
+    def promptly(self, outcome: Outcome) -> Outcome | None:
+        """The same at once; None for one that is too long for that."""
         redactor = self.now()
         if outcome.failure is None and _is_harmless(outcome, redactor):
             return outcome
+        content = _encode(outcome.content)
+        structured = b"" if outcome.structured is UNSET else _encode(outcome.structured)
+        return None if len(content) + len(structured) > LONG_BYTES else self.outcome(outcome)
+
+    def outcome(self, outcome: Outcome) -> Outcome:
+        """The same for one of any size; raises as `fit` where it cannot be told at all."""
+        redactor = self.now()
         if outcome.failure is not None:
             outcome = _replace(outcome, failure=_failure(outcome.failure, redactor))
         content = document.cleaned(_encode(outcome.content), redactor, blocks=True)
@@ -267,10 +283,9 @@ class Guard(msgspec.Struct, weakref=True):
 def written(call: Call, offer: Offer) -> list[tuple[str, str]]:
     """The secrets that a caller wrote into its arguments, each with its argument's name."""
     return [
-        (next((step for step in reversed(path) if step is not None), "argument").upper(), meant)
+        (next((step for step in reversed(path) if step is not None), "argument").upper(), value)
         for path in offer.secret_arguments
         for value in literals((path,), call.arguments)
-        for meant in meant_by(value)
     ]
 
 
@@ -283,14 +298,16 @@ def _is_harmless(outcome: Outcome, redactor: Redactor) -> bool:
     if len(block) != 2 or block.get("type") != "text" or not isinstance(text, str):
         return False
     plain = text.encode(errors="surrogatepass")
-    if not redactor.clear(plain):
+    if len(plain) > LONG_BYTES or not redactor.clear(plain):
         return False
     if value is UNSET:
         return True
     if not isinstance(value, Raw):
         return False
     encoded = bytes(value)
-    if b"\\" in encoded or (encoded != plain and not redactor.clear(encoded)):
+    if b"\\" in encoded or len(encoded) > LONG_BYTES:
+        return False
+    if encoded != plain and not redactor.clear(encoded):
         return False
     # What is split over several strings, as `document` finds it.
     return redactor.clear(b"".join([text for text, colon in _STRINGS(encoded) if not colon]))
