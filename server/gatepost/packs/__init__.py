@@ -14,6 +14,7 @@ class BuiltIn(NamedTuple):
 
 BUILT_IN: dict[str, BuiltIn] = {
     "calendar": BuiltIn("gatepost.packs.calendar.tools", "calendar"),
+    "chat": BuiltIn("gatepost.packs.chat.tools", "chat"),
     "demo": BuiltIn("gatepost.packs.demo"),
     "filesystem": BuiltIn("gatepost.packs.filesystem"),
     "git": BuiltIn("gatepost.packs.git.tools"),
