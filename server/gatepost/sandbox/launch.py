@@ -113,7 +113,7 @@ def _call(number: int, *arguments: int | bytes) -> int:
     return done
 
 
-def _never_more() -> None:
+def never_more() -> None:
     """No program that is run from here gains rights, and all of it ends with the server."""
     if sys.platform == "linux":
         _libc().prctl(DEATH_SIGNAL, SIGKILL, 0, 0, 0)
@@ -156,13 +156,14 @@ def main(words: Sequence[str]) -> None:
         told.setdefault(name, []).append(value)
     os.umask(0o077)
     for ours, known_as in _pairs(told.get("handles", ())):
-        os.dup2(int(ours), int(known_as))
-        os.close(int(ours))
+        if ours != known_as:
+            os.dup2(int(ours), int(known_as))
+            os.close(int(ours))
     _go(told["root"][0], told.get("folder", ()))
     _limit({name: int(most) for name, most in _pairs(told.get("limits", ()))})
     # Python ignores it for itself, and a program would go on for a reader that is gone.
     _libc().signal(SIGPIPE, None)
-    _never_more()
+    never_more()
     if "confine" in told:
         paths = {
             RUNS: told.get("runs", ()),
