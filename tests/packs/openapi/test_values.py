@@ -74,7 +74,7 @@ VALUES = st.recursive(
 
 
 @given(VALUES, st.integers(1, 400))
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_what_is_cut_is_whole_json_of_the_size_asked_for(value: Any, most: int) -> None:
     """Or the same, when it is small enough; never more than `null` beyond the limit."""
     shown = shortened(value, most)
@@ -85,7 +85,7 @@ def test_what_is_cut_is_whole_json_of_the_size_asked_for(value: Any, most: int) 
 
 
 @given(st.binary(max_size=60), st.sampled_from(["", "application/json", "text/plain"]))
-@settings(max_examples=60)
+@settings(max_examples=30)
 def test_any_body_can_be_shown(data: bytes, content_type: str) -> None:
     """As JSON, whatever bytes they are."""
     json.dumps(shown_body(data, content_type, truncated=False, most=40).body)
@@ -180,7 +180,7 @@ def test_a_schema_is_said_in_the_words_of_2020_12(
 
 
 @given(VALUES)
-@settings(max_examples=80)
+@settings(max_examples=40)
 def test_any_schema_becomes_one_that_validators_take(written: Any) -> None:
     """However it was written."""
     schema = Simplified("3.0", plain=True).schema({"properties": {"x": written}})
@@ -212,7 +212,7 @@ def test_the_answer_of_the_best_status_counts() -> None:
 
 
 @given(st.text(min_size=1, max_size=20))
-@settings(max_examples=100)
+@settings(max_examples=60)
 def test_no_value_leads_out_of_its_place(value: str) -> None:
     """Whatever it holds, the path has as many steps as its template."""
     try:
