@@ -14,7 +14,7 @@ from gatepost.workspace import TenantWorkspace, Workspaces, kernel_resolves, res
 from tests.support.waiting import eventually
 
 THEIRS, OURS = b"theirs", b"ours"
-ROUNDS = 50
+ROUNDS = 35
 
 
 class Swapper(threading.Thread):
