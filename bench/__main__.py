@@ -10,7 +10,18 @@ from collections.abc import Sequence
 from importlib.util import find_spec
 from pathlib import Path
 
-from bench import contestants, hotspots, issuer, listen, report, rounds, tokens, workload, wrk
+from bench import (
+    contestants,
+    hotspots,
+    issuer,
+    listen,
+    redaction,
+    report,
+    rounds,
+    tokens,
+    workload,
+    wrk,
+)
 from bench.contestants import Contestant
 from bench.process import Cores, this_machine
 from bench.rounds import Bench, Plan
@@ -34,6 +45,9 @@ def arguments(values: Sequence[str] | None = None) -> argparse.Namespace:
         "--listen", action="store_true", help="what open streams cost, instead of calls"
     )
     parser.add_argument("--streams", type=int, default=10_000, help="how many of them (10000)")
+    parser.add_argument(
+        "--redaction", action="store_true", help="what searching answers for secrets costs"
+    )
     parser.add_argument("--profile", action="store_true", help="where Gatepost's time goes")
     return parser.parse_args(values)
 
@@ -131,6 +145,17 @@ def listened(options: argparse.Namespace, bench: Bench, mint: tokens.Mint) -> in
     return 0
 
 
+def redacted(options: argparse.Namespace) -> int:
+    """Search, print, save; needs no server and no load."""
+    costs, makings = redaction.run(options.rounds or (3 if options.quick else 9))
+    print("\nms of CPU for each megabyte (times what encoding it costs)\n")
+    print(f"{redaction.render(costs, makings)}\n")
+    path = RESULTS / f"{time.strftime('%Y%m%d-%H%M%S')}-redaction.json"
+    redaction.save(costs, makings, this_machine(), path)
+    print(f"Every figure: {shown(path)}")
+    return 0
+
+
 def shown(path: Path) -> Path:
     """A path as short as it can be said from here."""
     return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
@@ -139,6 +164,8 @@ def shown(path: Path) -> Path:
 def main(values: Sequence[str] | None = None) -> int:
     """Exit status: 0 measured, 2 cannot be measured like this."""
     options = arguments(values)
+    if options.redaction:
+        return redacted(options)
     try:
         wrk.program()
         wanted = plan(options)

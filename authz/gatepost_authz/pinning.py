@@ -21,6 +21,9 @@ ATTEMPTS = 4
 LOOKUPS = 64
 """Names looked up at once, where nobody says otherwise."""
 
+NOT_CONNECTED = (httpcore2.ConnectError, httpcore2.ConnectTimeout, httpcore2.ProxyError)
+"""After which the next address of a name is tried."""
+
 Resolver = Callable[[str, int], Awaitable[Sequence[str]]]
 """Host name and port to addresses, best first; OSError when there is none."""
 
@@ -120,7 +123,7 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
                 for address in addresses[:-1]:
                     try:
                         return await self._connect(address, port, share)
-                    except (httpcore2.ConnectError, httpcore2.ConnectTimeout):
+                    except NOT_CONNECTED:
                         continue
                 return await self._connect(addresses[-1], port, None)
         except TimeoutError as error:
@@ -130,8 +133,11 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
         self, address: str, port: int, timeout: float | None
     ) -> httpcore2.AsyncNetworkStream:
         if self._tunnel is not None and is_public(ip_address(address)):
-            async with asyncio.timeout(timeout):
-                return await self._tunnel.connect(address, port)
+            try:
+                async with asyncio.timeout(timeout):
+                    return await self._tunnel.connect(address, port)
+            except TimeoutError as error:
+                raise httpcore2.ConnectTimeout("no tunnel") from error
         return await self._network.connect_tcp(address, port, timeout)
 
     async def _addresses(self, host: str, port: int) -> Sequence[str]:

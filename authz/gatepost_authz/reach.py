@@ -64,11 +64,20 @@ class ToolReach:
     proxy_resolves = False
 
     def __init__(self, allow_hosts: Iterable[str] = ()) -> None:
-        self._allowed = frozenset(allowed_host(entry) for entry in allow_hosts)
+        entries = tuple(allow_hosts)
+        self._allowed = frozenset(allowed_host(entry) for entry in entries)
+        # A host alone is one by https: nothing may be sent to it in the clear.
+        self._with_port = frozenset(
+            allowed_host(entry) for entry in entries if parted(f"//{entry}").port is not None
+        )
 
     def allows(self, host: str, port: int) -> bool:
         """Whether the configuration names this host and port."""
         return (spelt(host), port) in self._allowed
+
+    def allows_http(self, host: str, port: int) -> bool:
+        """Whether the configuration names this host with its port, so that http may be spoken."""
+        return (spelt(host), port) in self._with_port
 
     def problem(self, url: str) -> str | None:
         """See `Reach`."""
@@ -80,7 +89,8 @@ class ToolReach:
             return "it must be an http or https URL"
         if problem := authority_problem(parts):
             return problem
-        if parts.port is not None and self.allows(parts.hostname or "", parts.port):
+        allows = self.allows if parts.scheme == "https" else self.allows_http
+        if parts.port is not None and allows(parts.hostname or "", parts.port):
             return None
         return port_problem(parts)
 

@@ -43,8 +43,12 @@ class Tunnel:
                 context = self._tls or httpx2.create_ssl_context(trust_env=False)
                 stream = await stream.start_tls(context, server_hostname=self._host)
                 undo.push_async_callback(stream.aclose)
-            await stream.write(self._question(address, port))
-            await self._opened(stream)
+            try:
+                await stream.write(self._question(address, port))
+                await self._opened(stream)
+            except httpcore2.NetworkError as error:
+                # Nothing of the request itself was sent yet.
+                raise httpcore2.ProxyError("no answer to CONNECT") from error
             undo.pop_all()
         return stream
 

@@ -41,6 +41,11 @@ class Key(msgspec.Struct, frozen=True):
     def __repr__(self) -> str:
         return f"<Key {self.id}>"
 
+    @property
+    def text(self) -> str:
+        """The secret as the file has it; no answer may hold it."""
+        return _encode(self.secret)
+
 
 class _StoredKey(msgspec.Struct, forbid_unknown_fields=True):
     id: str

@@ -65,16 +65,16 @@ class Lending:
         """See `Kit`."""
         return Drawer(self._secrets, ctx.caller.tenant_id)
 
-    async def secret(self, ctx: CallContext, name: str) -> str:
+    async def secret(self, ctx: CallContext, name: str, field: str) -> str:
         """See `Kit`."""
         tenant = ctx.caller.tenant_id
         if not NAME.fullmatch(name):
             # Not repeated: it could be the secret itself, behind the word of a reference.
             message = "That is no name of a secret; one looks like API_KEY: secret:API_KEY."
-            raise ToolFailure("validation", message)
-        value = await opened(self._secrets, tenant, name)
+            raise ToolFailure("validation", message, field=field)
+        value = await opened(self._secrets, tenant, name, field)
         if value is None:
-            raise await missing(self._secrets, tenant, name)
+            raise await missing(self._secrets, tenant, name, field)
         log.info("secret_used", tenant=tenant, secret=name, request_id=ctx.request_id)
         return value
 
@@ -132,7 +132,7 @@ def inner(name: str) -> str:
     return name
 
 
-async def opened(secrets: Secrets, tenant: str, name: str) -> str | None:
+async def opened(secrets: Secrets, tenant: str, name: str, field: str | None = None) -> str | None:
     """A secret's value; ToolFailure when it cannot be opened."""
     try:
         return await secrets.value(tenant, name)
@@ -141,10 +141,10 @@ async def opened(secrets: Secrets, tenant: str, name: str) -> str | None:
             f"The secret {name} is kept here and cannot be opened any more. Nothing that you call "
             "with helps: its operator has to set it again."
         )
-        raise ToolFailure("internal", message) from None
+        raise ToolFailure("internal", message, field=field) from None
 
 
-async def missing(secrets: Secrets, tenant: str, name: str) -> ToolFailure:
+async def missing(secrets: Secrets, tenant: str, name: str, field: str) -> ToolFailure:
     """What an agent is told that named a secret which this tenant does not have."""
     near = difflib.get_close_matches(name, await secrets.names(tenant), n=3)
     meant = f" Did you mean {' or '.join(near)}?" if near else ""
@@ -152,4 +152,4 @@ async def missing(secrets: Secrets, tenant: str, name: str) -> ToolFailure:
         f"There is no secret {name} here.{meant} "
         f"An operator sets it: gatepost secrets set {name} --tenant {tenant}"
     )
-    return ToolFailure("not_found", message)
+    return ToolFailure("not_found", message, field=field)

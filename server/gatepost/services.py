@@ -144,7 +144,7 @@ class Services:
             outbound=self.outbound,
             run=runner.run,
         )
-        self.secrets.keep_own(own_secrets(config, self.keyring))
+        self.secrets.keep_own(own_secrets(config))
         if self._config is not None:
             self._tell_streams(self._config, config, registry)
         self._config = config

@@ -43,10 +43,13 @@ class Listen(Settings, frozen=True, kw_only=True):
 
 
 class Keys(Settings, frozen=True, kw_only=True):
-    """The secrets that sign what this server hands out."""
+    """The secrets that sign what this server hands out, and seal what it keeps."""
 
     ring: str = ""
-    """The key ring, as `file:PATH`; `gatepost keyring new` makes one. Production needs it."""
+    """
+    The key ring, as `file:PATH`; `gatepost keyring new` makes one. Production needs it, and
+    whoever keeps tenants' secrets: it seals them.
+    """
 
 
 class TenancySettings(Settings, frozen=True, kw_only=True):

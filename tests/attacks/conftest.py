@@ -41,7 +41,7 @@ def serving(
         "limits": {"failures_per_second": 0, "requests_per_second": 0},
     } | settings
     config = msgspec.convert(tree, Config)
-    toolbox = load(config.tools)
+    toolbox = load(config.tools, config.packs, config.network)
     assert toolbox.problems == ()
     inside = Inside(config, toolbox, sock, parser=PARSERS[parser], keyring=keyring)
     with inside.running():

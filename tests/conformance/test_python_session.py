@@ -73,7 +73,7 @@ def site(tmp_path: Path, valkey: str, monkeypatch: pytest.MonkeyPatch) -> Iterat
             storage={"database": f"sqlite:///{tmp_path}/state.db", "shared": valkey},
         )
         config = msgspec.convert(settings, Config)
-        toolbox = load(config.tools)
+        toolbox = load(config.tools, config.packs, config.network)
         assert not toolbox.problems
         keyring, origins = KeyRing.ephemeral(), []
         for _ in range(2):

@@ -78,7 +78,7 @@ async def test_other_settings_count_from_the_next_request(client: Client, world:
     inside = f"http://localhost:{world.plain}/"
     await http.send("GET", inside)
 
-    client.apply(Network(proxy=world.proxy.url))
+    client.apply(Network())
 
     with pytest.raises(ToolFailure, match="may not reach"):
         await client.of("acme").send("GET", inside)

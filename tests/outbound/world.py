@@ -135,7 +135,7 @@ def says(body: bytes | str, kind: str = "text/html", status: int = 200, **header
     data = body.encode() if isinstance(body, str) else body
     fields = {"content-type": kind, "content-length": str(len(data))}
     fields |= {name.replace("_", "-"): value for name, value in headers.items()}
-    raw = tuple((name.encode(), value.encode("latin-1")) for name, value in fields.items() if value)
+    raw = tuple((name.encode(), value.encode()) for name, value in fields.items() if value)
 
     async def page(seen: Seen, send: Send) -> None:
         await respond(send, status, data, raw)

@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 from gatepost.redaction.automaton import Redactor
 from gatepost.redaction.document import cleaned
 from gatepost.redaction.stream import Said
-from tests.redaction.forms import FORMS, leaks
+from tests.redaction.forms import FORMS, b64, leaks
 
 SECRETS = {
     "API_KEY": 's3cr3t-Kéy/with "quotes\\ +%41&x',
@@ -225,6 +225,84 @@ def test_what_is_redacted_stays_as_it_is_when_it_is_redacted_again() -> None:
         once = REDACTOR.clean(f"a {form.encode(SECRETS['PASSWORD'])} b")
 
         assert REDACTOR.clean(once) is once
+
+
+ORDINARY = [
+    "pip install scikit-learn  # from sk-learn; see class sk-toggleable__label-arrow",
+    ".sk-folding-cube .sk-cube1:before { animation-delay: 0.3s }  /* sk-circle-fade-dot-12 */",
+    "commit 9fceb02d0ae598e95dc970b74767f19372d61af8, see 123e4567-e89b-12d3-a456-426614174000",
+    "sha256:e3b0c44298fc1c149afbf4c8996fb92427ae41e4649b934ca495991b7852b855",
+    "Authorization: Bearer YOUR_ACCESS_TOKEN, or Basic authentication with credentials",
+    "the basic understanding of bearer authentication-and-authorization-schemes",
+    'text before "-----BEGIN RSA PRIVATE KEY-----" and after "-----END RSA PRIVATE KEY-----"',
+    "-----BEGIN CERTIFICATE-----\nMIIBszCCARygAwIBAgIUX5mJ0bL0\n-----END CERTIFICATE-----",
+    "ASIAN AKIATA glpat-short xoxb-words-only npm_config_cache hf_hub_download eyJhbGci",
+    "data:image/png;base64,iVBORw0KGgoAAAANSUhEUgAAAAUAAAAFCAYAAACNbyblAAAAHElEQVQI12P4",
+    "100% of &c. at C:\\new\\users\\x41, %ZZ &amp; \\u00zz",
+]
+
+
+@pytest.mark.parametrize("text", ORDINARY)
+def test_ordinary_text_is_left_alone(text: str) -> None:
+    """Words that begin like tokens, hashes, ids, certificates, pictures."""
+    assert Redactor({}).clean(text) is text
+    assert REDACTOR.clean(text) is text
+
+
+TOKENS = [
+    ("GITHUB_TOKEN", "ghp_" + "a1B2" * 9),
+    ("GITHUB_TOKEN", "github_pat_" + "11ABCDEFG0" * 4),
+    ("GITLAB_TOKEN", "glpat-" + "x1Y2z" * 4),
+    ("SLACK_TOKEN", "xoxb-1234567890-abcdefABCDEF"),
+    ("AWS_ACCESS_KEY", "AKIAIOSFODNN7EXAMPLE"),
+    ("GOOGLE_API_KEY", "AIza" + "Sy-3_" * 7),
+    ("ANTHROPIC_KEY", "sk-ant-api03-" + "aB3_-" * 10),
+    ("OPENAI_KEY", "sk-proj-" + "aB3_-" * 10),
+    ("OPENAI_KEY", "sk-" + "0123456789abcdef" * 2),
+    ("STRIPE_KEY", "sk_live_" + "4eC39HqLyjWDarjtT1zdp7dc"),
+    ("NPM_TOKEN", "npm_" + "a1B2" * 9),
+    ("SENDGRID_KEY", "SG." + "a" * 22 + "." + "b" * 43),
+    ("JWT", "eyJhbGciOiJIUzI1NiJ9.eyJzdWIiOiIxMjM0NTY3ODkwIn0.dBjftJeZ4CVPmB92K27u"),
+    ("PRIVATE_KEY", "-----BEGIN PRIVATE KEY-----\n" + "MIIE\n" * 9 + "-----END PRIVATE KEY-----"),
+    ("PRIVATE_KEY", "-----BEGIN EC PRIVATE KEY-----\n" + "MHcCAQEEIIGL" * 4),
+]
+
+
+@pytest.mark.requirement("P13")
+@pytest.mark.parametrize(("name", "token"), TOKENS)
+def test_tokens_of_known_services_are_found(name: str, token: str) -> None:
+    """In text, in JSON, percent-encoded, and in base64 where its beginning is long enough."""
+    plain = Redactor({})
+
+    assert plain.clean(f"use {token}") == f"use [REDACTED:{name}]"
+    assert token not in plain.clean(f'export KEY="{token}"')
+    assert token[8:] not in plain.clean(json.dumps({"key": token}))
+    assert f"[REDACTED:{name}]" in plain.clean(FORMS["percent, every byte"].encode(token))
+    if not token.startswith(("sk-p", "sk-0", "SG.")):
+        for before in ("", ".", ".."):
+            written = b64(f"{before}{token}\n".encode())
+            assert f"[REDACTED:{name}]" in plain.clean(written), before
+
+
+HOSTILE = [
+    *("eyJ-", "xoxb-", "sk-", "Z2hwX", "ZXlKaGJHY2lPa", "Bearer ", "-----BEGIN PRIVATE KEY-----\n"),
+    *("%25", "&amp;amp;", "\\", "\\u0041", "\n", "hf_", "glpat-a ", "eyJaaaaaaaaa."),
+]
+
+
+@pytest.mark.parametrize("piece", HOSTILE)
+def test_a_text_of_beginnings_does_not_keep_the_server_busy(piece: str) -> None:
+    """A search that grew with the square of such a text would not come back from this one."""
+    text = piece * (1_000_000 // len(piece))
+
+    assert isinstance(REDACTOR.clean(text), str)
+
+
+def test_a_token_among_very_many_beginnings_is_found_all_the_same() -> None:
+    """Patience ends in favour of whoever keeps the secret."""
+    token = TOKENS[-4][1]
+
+    assert token[:30] not in REDACTOR.clean(f"{'sk- Z2hwX ' * 30_000} {token}")
 
 
 def test_a_form_is_what_it_says() -> None:

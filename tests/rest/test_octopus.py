@@ -245,7 +245,9 @@ async def test_o7_production_refuses_plain_http(path: str) -> None:
         "storage": {"database": "memory:"},
     }
     config = msgspec.convert(tree, Config)
-    async with opened(config, load(config.tools), KeyRing.ephemeral()) as services:
+    async with opened(
+        config, load(config.tools, config.packs, config.network), KeyRing.ephemeral()
+    ) as services:
         app = build_app(config, services)
         claimed = (HOST, (b"x-forwarded-proto", b"https"))
         answers = [

@@ -11,11 +11,13 @@ from typing import Any
 
 import pytest
 
+from gatepost.dev.composition import dev_ring
+from gatepost.keyring import KeyRing, create
 from gatepost.secrets.grammar import MOST_BYTES
 from tests.secrets.premises import TOOLSET, Done, Premises
 from tests.secrets.toolset import proof
 from tests.support.door import Door, result
-from tests.support.gatepost import dev, run, token
+from tests.support.gatepost import dev, token
 from tests.support.process import python_environment
 
 VALUE = "hunter2-hunter2-hunter2"
@@ -51,8 +53,8 @@ def test_a_secret_from_its_setting_to_its_end(premises: Premises) -> None:
     """Set, replaced, listed, deleted; nothing printed is the value."""
     set_ = ("set", "API_KEY", "--tenant", "acme")
     outputs = [
-        alone(premises.folder, *set_, typed=VALUE.encode() + b"\n"),
-        alone(premises.folder, "list", "--tenant", "acme"),
+        premises.run("secrets", *set_, typed=f"{VALUE}\n"),
+        premises.run("secrets", "list", "--tenant", "acme"),
         premises.run("secrets", *set_, typed=VALUE + "2"),
         premises.run("secrets", "list", "--tenant", "globex"),
         premises.run("secrets", "delete", "API_KEY", "--tenant", "acme"),
@@ -207,22 +209,20 @@ def test_a_development_server_keeps_secrets_too(tmp_path: Path) -> None:
         answer = Door(gatepost.url).call(bearer, "unlock", {"token": "secret:A_KEY"})
         assert result(answer)["structuredContent"] == {"proof": proof(VALUE)}
         assert VALUE not in gatepost.output
-    assert (tmp_path / "state" / "keyring.json").stat().st_mode & 0o077 == 0
-    listed = alone(tmp_path, "list", *config)
-    assert "A_KEY" in listed.out
-    assert "cannot be opened" not in listed.out
+    ring = tmp_path / "state" / "keyring.json"
+    assert ring.stat().st_mode & 0o077 == 0
+    assert dev_ring(ring.parent).keys == KeyRing.load(f"file:{ring}").keys
 
 
-def test_a_rotation_says_what_becomes_of_secrets(tmp_path: Path) -> None:
+def test_a_rotation_says_what_becomes_of_secrets(premises: Premises) -> None:
     """What to run, which key goes next, and which is gone; before anything is lost."""
-    told = []
-    for arguments in (["new"], ["rotate", "--keep", "1"], ["rotate", "--keep", "1"]):
-        process = run("keyring", *arguments, cwd=tmp_path)
-        assert process.process.wait(30) == 0
-        process.stop()
-        told.append((process.stdout, process.stderr))
-    first = told[0][0].split()[4].rstrip(";")
+    ring = premises.folder / "another.json"
+    first = create(ring)
+    filled, dropped = (
+        premises.run("keyring", "rotate", str(ring), "--keep", "1") for _ in range(2)
+    )
 
-    assert "gatepost secrets rotate" in told[1][0]
-    assert f"The next rotation drops the key {first}" in told[1][1]
-    assert f"The key {first} is gone" in told[2][1]
+    assert (filled.code, dropped.code) == (0, 0)
+    assert "gatepost secrets rotate" in filled.out
+    assert f"The next rotation drops the key {first}" in filled.err
+    assert f"The key {first} is gone" in dropped.err

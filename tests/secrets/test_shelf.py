@@ -2,10 +2,11 @@
 
 import asyncio
 from collections.abc import Mapping
+from pathlib import Path
 
 import pytest
 
-from gatepost.keyring import KeyRing
+from gatepost.keyring import KeyRing, create, rotate
 from gatepost.secrets import shelf
 from gatepost.secrets.grammar import SecretRefused
 from gatepost.secrets.shelf import FRESH_S, GONE_S, IDLE_S, RETRY_S, Secrets
@@ -14,7 +15,15 @@ from gatepost.stores.api import Entry, StoreUnavailable
 from gatepost.stores.memory import MemoryEntries, MemoryRecords
 from tests.secrets.conftest import Clock
 
+KEYS: set[str] = set()
 ONE, TWO = "the-first-value", "the-second-value"
+
+
+@pytest.fixture(autouse=True)
+def keys(vault: Vault) -> None:
+    """Those of this test's ring."""
+    KEYS.clear()
+    KEYS.update(key.text for key in vault.keyring.keys)
 
 
 @pytest.fixture
@@ -43,7 +52,17 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
 async def known(secrets: Secrets, tenant: str = "acme") -> Mapping[str, str]:
     """As whoever is about to run a tool asks."""
-    return (secrets.loaded(tenant) or await secrets.load(tenant)).values
+    return beside_keys((secrets.loaded(tenant) or await secrets.load(tenant)).values)
+
+
+def told(secrets: Secrets, tenant: str | None) -> Mapping[str, str]:
+    """As whoever is about to say something asks."""
+    return beside_keys(secrets.known(tenant).values)
+
+
+def beside_keys(values: Mapping[str, str]) -> Mapping[str, str]:
+    """All but the keys of the ring, which are always there."""
+    return {name: value for name, value in values.items() if value not in KEYS}
 
 
 async def test_what_is_known_costs_no_reading(
@@ -112,7 +131,7 @@ async def test_a_secret_that_is_asked_for_is_always_read(
     await elsewhere.put("acme", "KEY", ONE)
 
     assert await secrets.value("acme", "KEY") == ONE
-    assert secrets.known("acme").values == {"KEY": ONE}
+    assert told(secrets, "acme") == {"KEY": ONE}
     assert await secrets.value("globex", "KEY") is None
 
     await elsewhere.delete("acme", "KEY")
@@ -157,8 +176,8 @@ async def test_an_older_reading_never_hides_what_a_tool_has(
     go_on.set()
 
     assert await asking == ONE
-    assert secrets.known("acme").values == {"KEY": ONE}
-    assert (await loading).values == {}
+    assert told(secrets, "acme") == {"KEY": ONE}
+    assert beside_keys((await loading).values) == {}
 
 
 async def test_tenants_never_meet(secrets: Secrets, vault: Vault) -> None:
@@ -171,8 +190,8 @@ async def test_tenants_never_meet(secrets: Secrets, vault: Vault) -> None:
         {"KEY": TWO},
     )
     assert await secrets.value("globex", "KEY") == TWO
-    assert secrets.known("initech").values == {}
-    assert secrets.known(None).values == {}
+    assert told(secrets, "initech") == {}
+    assert told(secrets, None) == {}
 
 
 async def out(*_: object) -> None:
@@ -210,11 +229,11 @@ async def test_idle_tenants_are_forgotten(secrets: Secrets, vault: Vault, clock:
     await known(secrets)
     clock.now += 2
     await secrets.look()
-    assert secrets.known("acme").values == {"KEY": ONE}
+    assert told(secrets, "acme") == {"KEY": ONE}
 
     clock.now += IDLE_S
     await secrets.look()
-    assert secrets.known("acme").values == {}
+    assert told(secrets, "acme") == {}
     assert await known(secrets) == {"KEY": ONE}
 
 
@@ -225,15 +244,44 @@ async def test_what_the_server_keeps_is_kept_from_every_tenant(
     await vault.put("acme", "KEY", ONE)
     await known(secrets)
     secrets.keep_own({"GATEPOST": "first own"})
-    assert secrets.known("acme").values == {"GATEPOST": "first own", "KEY": ONE}
+    assert told(secrets, "acme") == {"GATEPOST": "first own", "KEY": ONE}
     before = secrets.known("acme")
     secrets.keep_own({"GATEPOST": "first own"})
     assert secrets.known("acme") is before
 
     secrets.keep_own({"GATEPOST": "second own"})
-    assert secrets.known("acme").values == {"GATEPOST": "second own", "KEY": ONE}
-    assert secrets.known("globex").values == {"GATEPOST": "second own"}
-    assert secrets.known(None).values == {"GATEPOST": "second own"}
+    assert told(secrets, "acme") == {"GATEPOST": "second own", "KEY": ONE}
+    assert told(secrets, "globex") == {"GATEPOST": "second own"}
+    assert told(secrets, None) == {"GATEPOST": "second own"}
+
+
+async def test_the_keys_of_the_ring_are_kept_from_every_tenant(
+    records: MemoryRecords, tmp_path: Path
+) -> None:
+    """Those that are in it now: a rotation is taken up at the next look."""
+    path = tmp_path / "ring.json"
+    first = create(path)
+    ring = KeyRing.load(f"file:{path}")
+    secrets = Secrets(Vault(records, ring))
+    assert secrets.known("acme").values == {f"GATEPOST.{first}": ring.current.text}
+    assert ring.current.text in path.read_text()
+    second = rotate(path, keep=1)
+    ring.reread()
+    await secrets.look()
+
+    assert set(secrets.known("acme").values) == {f"GATEPOST.{first}", f"GATEPOST.{second}"}
+    assert secrets.known("acme").values[f"GATEPOST.{second}"] in path.read_text()
+
+
+async def test_tenants_without_secrets_share_one_version(secrets: Secrets, vault: Vault) -> None:
+    """Whatever is prepared for a version is prepared once for all of them."""
+    for tenant in ("acme", "globex"):
+        await secrets.load(tenant)
+    secrets.keep_own({"GATEPOST": "own value"})
+    assert secrets.known("acme") is secrets.known("globex") is secrets.known(None)
+
+    await secrets.put("acme", "openapi_shop", ONE)
+    assert secrets.known("acme").version != secrets.known("globex").version
 
 
 async def test_what_a_pack_keeps_is_a_secret_of_the_tenant(
@@ -243,7 +291,7 @@ async def test_what_a_pack_keeps_is_a_secret_of_the_tenant(
     await secrets.put("acme", "openapi_shop", "abc")
     other = Secrets(elsewhere)
 
-    assert secrets.known("acme").values == {"openapi_shop": "abc"}
+    assert told(secrets, "acme") == {"openapi_shop": "abc"}
     assert await known(other) == {"openapi_shop": "abc"}
     assert await other.value("acme", "openapi_shop") == "abc"
     assert await other.names("acme") == []

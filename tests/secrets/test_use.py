@@ -1,6 +1,7 @@
 """Secrets by name, through both protocols and two servers, while an operator changes them."""
 
 import base64
+import json
 import subprocess
 from collections.abc import Iterator
 from contextlib import ExitStack
@@ -171,6 +172,57 @@ def test_use_is_logged_by_name(town: Town) -> None:
 
     eventually(lambda: "/mcp" in town.logs()[with_log:], within=5)
     assert VALUE not in town.logs()
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+def test_no_answer_holds_a_secret(town: Town, protocol: Protocol) -> None:
+    """A new one is known before its tool has it, and a replaced one stays out of answers."""
+    name = town.fresh()
+    worker, other = (town.worker("acme", protocol, at) for at in (0, 1))
+    town.premises.set(name, f"first {VALUE} {name}", "acme")
+    heard = worker.call("blurt", token=f"secret:{name}")
+    assert heard.text == f"It is [REDACTED:{name}], you know."
+
+    town.premises.set(name, f"second {VALUE} {name}", "acme")
+    heard = worker.call("blurt", token=f"secret:{name}")
+    assert heard.text == f"It is [REDACTED:{name}], you know."
+    assert VALUE not in worker.call("say", text=f"first {VALUE} {name}").text
+    literal = other.call("blurt", token=f"third {VALUE} {name}")
+    assert literal.text == "It is [REDACTED:TOKEN], you know."
+    assert VALUE not in town.logs()
+
+
+@pytest.mark.parametrize("protocol", BOTH)
+def test_every_server_keeps_a_new_secret_out_of_answers_in_a_while(
+    town: Town, protocol: Protocol
+) -> None:
+    """Also where no call has named it: the neighbour, whose secret it is not, is told all."""
+    name = town.fresh()
+    value = f"nobody said {name.lower()} yet"
+    workers = [town.worker("acme", protocol, at) for at in (0, 1)]
+    for worker in workers:
+        assert worker.call("say", text=value).text == value
+    town.premises.set(name, value, "acme")
+
+    for worker in workers:
+        eventually(lambda by=worker: by.call("say", text=value).text != value, within=10)
+        assert worker.call("say", text=value).text == f"[REDACTED:{name}]"
+    assert town.worker("globex", protocol).call("say", text=value).text == value
+
+
+def test_no_answer_holds_what_the_server_keeps(town: Town) -> None:
+    """The keys of its ring, and the address of its database where that has a password."""
+    ring = json.loads(town.premises.ring.read_text())
+    key = ring["keys"][-1]["secret"]
+    worker = town.worker("globex")
+    for site in town.sites:
+        site.inside.services.keyring.reread()
+    eventually(lambda: key not in worker.call("say", text=key).text, within=10)
+    assert worker.call("say", text=f"a {key} b").text.startswith("a [REDACTED:GATEPOST")
+
+    url = town.premises.settings["storage"]["database"]
+    if "postgresql" in url:
+        assert "REDACTED:GATEPOST" in worker.call("say", text=url).text
 
 
 def forms(value: str) -> list[bytes]:

@@ -21,6 +21,18 @@ async def unlock(ctx: CallContext, token: Secret, literals: bool = True) -> dict
 
 
 @pack.tool()
+async def blurt(ctx: CallContext, token: Secret) -> str:
+    """Tell what the secret is, as no tool should."""
+    return f"It is {await ctx.secret(token, field='token')}, you know."
+
+
+@pack.tool()
+async def say(ctx: CallContext, text: str) -> str:
+    """Say a text, whoever knows it."""
+    return text
+
+
+@pack.tool()
 async def stow(ctx: CallContext, name: str, token: Secret) -> dict[str, Any]:
     """Keep a token for the next time."""
     await ctx.sealed.put(f"safe_{name}", await ctx.secret(token, field="token"))

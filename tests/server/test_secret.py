@@ -4,11 +4,16 @@ import json
 from typing import Annotated, Any
 
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
 from pydantic import AfterValidator, BaseModel, Field
 
 from gatepost import CallContext, Outcome, Pack, Secret, ToolFailure
+from gatepost.guard.once import digest_of, terms_of
+from gatepost.tools.api import Retry
 from gatepost.tools.schema import texts_of
 from gatepost.tools.secret import HINT, KEYWORD, literals, secret_arguments
+from tests.support.mcp import a_caller
 
 VALUE = "glpat-hunter2"
 MARK = {"type": "string", KEYWORD: True}
@@ -168,6 +173,28 @@ def test_a_mistake_does_not_quote_a_secret(arguments: Any, says: str) -> None:
     assert "4711" not in raised.value.failure.message
 
 
+shapes = st.recursive(
+    st.just(VALUE) | st.integers() | st.none(),
+    lambda inner: st.lists(inner, max_size=2) | st.dictionaries(st.just("user"), inner),
+    max_leaves=4,
+)
+
+
+@settings(max_examples=60)
+@given(st.sampled_from(["token", "pin", "headers", "logins", "checked"]), shapes)
+def test_whatever_shape_it_has_it_is_not_quoted(argument: str, shape: Any) -> None:
+    """And all of its texts are among the literals, so that nothing else will show them either."""
+    arguments = json.dumps({"token": "secret:DOOR", argument: shape}).encode()
+    message = ""
+    try:
+        UNLOCK.check(arguments)
+    except ToolFailure as refused:
+        message = refused.failure.message
+    assert VALUE not in message
+    told = literals([(argument,)], arguments)
+    assert (VALUE in told) == (VALUE in json.dumps(shape))
+
+
 def test_what_is_no_secret_is_still_quoted() -> None:
     """That helps a model most."""
     with pytest.raises(ToolFailure, match=r"`other` should be a valid integer \(got \"many\"\)"):
@@ -221,6 +248,18 @@ LITERALS: dict[str, tuple[Any, list[str]]] = {
 def test_literals_of_a_call_are_found(arguments: Any, found: list[str]) -> None:
     """Whatever the arguments look like: wrong ones come back in messages too."""
     assert literals(UNLOCK.secret_arguments, json.dumps(arguments).encode()) == found
+
+
+def test_what_is_kept_of_a_retried_call_does_not_prove_a_guess() -> None:
+    """Only with its retry key, which is not kept, do the arguments come to the digest that is."""
+    arguments, spelt_otherwise = b'{"token":"hunter2"}', b'{ "token": "hunter2" }'
+    terms = [
+        terms_of(a_caller(), UNLOCK, Retry("idempotency", key), text)
+        for key, text in (("a", arguments), ("a", spelt_otherwise), ("b", arguments))
+    ]
+
+    assert terms[0].digest == terms[1].digest
+    assert len({terms[0].digest, terms[2].digest, digest_of(arguments)}) == 3
 
 
 def test_what_is_no_json_has_none() -> None:

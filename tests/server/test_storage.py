@@ -329,9 +329,10 @@ from gatepost.settings import Config, StorageSettings
 config = Config(resource="http://127.0.0.1:1/mcp", mode="development",
                 storage=StorageSettings(database="memory:"))
 async def main():
-    async with opened(config, load(config.tools), KeyRing.ephemeral()) as services:
+    toolbox = load(config.tools, config.packs, config.network)
+    async with opened(config, toolbox, KeyRing.ephemeral()) as services:
         build_app(config, services)
-list(problems(config, load(config.tools)))
+list(problems(config, load(config.tools, config.packs, config.network)))
 asyncio.run(main())
 print(*[name for name in ("sqlalchemy", "alembic", "aiosqlite", "asyncpg", "redis", "yaml")
         if name in sys.modules])

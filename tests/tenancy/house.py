@@ -82,7 +82,7 @@ def tree(port: int, issuers: list[Tree], path: str = "/mcp", **settings: Any) ->
 def judged(issuers: list[Tree], path: str = "/mcp", **settings: Any) -> list[Problem]:
     """What `gatepost check` finds in that configuration."""
     config = msgspec.convert(tree(8000, issuers, path, **settings), Config)
-    return list(problems(config, load(config.tools)))
+    return list(problems(config, load(config.tools, config.packs, config.network)))
 
 
 def errors(issuers: list[Tree], path: str = "/mcp", **settings: Any) -> list[str]:
@@ -103,7 +103,7 @@ def house(
     """Serve that configuration, in which `gatepost check` finds no error (unless told)."""
     sock: socket.socket = bind("127.0.0.1", 0)
     config = msgspec.convert(tree(sock.getsockname()[1], issuers, path, **settings), Config)
-    toolbox = load(config.tools)
+    toolbox = load(config.tools, config.packs, config.network)
     found = [one for one in problems(config, toolbox) if one.level == "error"]
     assert bool(found) is not checked, found
     ring = keyring_of(config)

@@ -43,7 +43,7 @@ def examine(
     if reading.fitting is None:
         return None, Toolbox((), ()), list(reading.problems)
     fitting = with_workers(reading.fitting, workers)
-    toolbox = load(fitting.tools)
+    toolbox = load(fitting.tools, fitting.packs, fitting.network)
     judged = problems(fitting, toolbox)
     if reading.config is None:
         judged = (one for one in judged if not reading.settles(one))

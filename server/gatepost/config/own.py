@@ -1,6 +1,5 @@
 """What the server itself keeps secret: no answer to any tenant may hold it."""
 
-import base64
 from collections.abc import Iterator
 from typing import Any
 from urllib.parse import parse_qs, unquote, urlsplit
@@ -8,7 +7,6 @@ from urllib.parse import parse_qs, unquote, urlsplit
 import msgspec
 
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
-from gatepost.keyring import KeyRing
 from gatepost.settings import Config
 
 NAME = "GATEPOST"
@@ -16,9 +14,9 @@ LEAST_CHARACTERS = 8
 """Shorter ones, and a password that is also the name of a user or a host, are in any text."""
 
 
-def own_secrets(config: Config, keyring: KeyRing) -> dict[str, str]:
-    """Whatever references lead to, passwords in addresses, and the keys; each by a name."""
-    found = [*_addressed(config), *_referred(msgspec.to_builtins(config)), *_keys(keyring)]
+def own_secrets(config: Config) -> dict[str, str]:
+    """Whatever references lead to, and passwords in addresses; each by a name."""
+    found = [*_addressed(config), *_referred(msgspec.to_builtins(config))]
     values = [value for value in dict.fromkeys(found) if len(value) >= LEAST_CHARACTERS]
     return {f"{NAME}.{at}" if at else NAME: value for at, value in enumerate(values)}
 
@@ -56,8 +54,3 @@ def _password(url: str) -> Iterator[str]:
         if password and password not in (parts.username, parts.hostname, parts.path.strip("/")):
             yield password
             yield url
-
-
-def _keys(keyring: KeyRing) -> Iterator[str]:
-    for key in keyring.keys:
-        yield base64.urlsafe_b64encode(key.secret).rstrip(b"=").decode("ascii")

@@ -11,11 +11,16 @@ from types import ModuleType
 
 import msgspec
 
+from gatepost.config.remote import Remote
 from gatepost.packs import BUILT_IN
+from gatepost.packs.settings import Packs
 from gatepost.settings import ToolsSettings
 from gatepost.tools.api import WORDS, Offer, Tool
 from gatepost.tools.pack import Pack
-from gatepost_authz.config import Problem
+from gatepost_authz.config import Network, Problem
+
+NO_TABLES = Packs()
+NO_NETWORK = Network()
 
 # What an author's module raises while it loads, which is anything, `sys.exit()` included; each
 # becomes a sentence that names the file.
@@ -44,8 +49,17 @@ class Toolbox(msgspec.Struct, frozen=True):
         return frozenset[str]().union(*(offer.scopes for offer in self.offers))
 
 
-def load(settings: ToolsSettings) -> Toolbox:
-    """Load every pack that the settings name; a pack that is off is not even imported."""
+def load(
+    settings: ToolsSettings,
+    tables: Packs = NO_TABLES,
+    network: Network = NO_NETWORK,
+) -> Toolbox:
+    """
+    Load every pack that the settings name, and those that are made of packs' *tables*.
+
+    A pack that is off is not even imported. What a table names by URL is fetched, by the rules of
+    *network*.
+    """
     packs: list[Pack] = []
     problems: list[Problem] = []
     for at, name in enumerate(settings.packs):
@@ -60,6 +74,7 @@ def load(settings: ToolsSettings) -> Toolbox:
             )
     for at, source in enumerate(settings.load):
         _add(packs, problems, source, f"tools.load[{at}]")
+    _make(packs, problems, tables, network)
     problems += _doubled(packs)
     return Toolbox(tuple(packs), tuple(problems))
 
@@ -96,6 +111,19 @@ def _add(
             )
         )
     packs += [pack for pack in found if pack not in packs]
+
+
+def _make(packs: list[Pack], problems: list[Problem], tables: Packs, network: Network) -> None:
+    remote = Remote(network)
+    for name, table in tables.tables():
+        if not table.makes_packs:
+            continue
+        for made in importlib.import_module(BUILT_IN[name].maker).packs_from(table, remote):
+            if isinstance(made, Pack):
+                packs.append(made)
+                continue
+            setting = f"packs.{name}.{made.setting}"
+            problems.append(Problem("config.E060", made.message, made.hint, setting=setting))
 
 
 def _refuse(problems: list[Problem], source: str, setting: str, error: BaseException) -> None:

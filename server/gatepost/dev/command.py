@@ -59,7 +59,7 @@ def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> N
     """Run everything on this machine: the endpoint, sample tools, an issuer, three users."""
     sock = listening(HOST, port, "--port")
     config = dev_config(sock.getsockname()[1], tools=files, state=state)
-    toolbox = load(config.tools)
+    toolbox = load(config.tools, config.packs, config.network)
     errors = [one for one in problems(config, toolbox) if one.level == "error"]
     if errors:
         show(errors)

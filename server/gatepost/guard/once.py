@@ -3,6 +3,7 @@
 import asyncio
 import contextlib
 import hashlib
+import hmac
 import secrets
 import time
 from collections.abc import Awaitable, Callable
@@ -158,6 +159,10 @@ def terms_of(caller: TenantContext, tool: Tool, retry: Retry, arguments: bytes) 
     another call.
     """
     digest = digest_of(arguments)
+    if tool.secret_arguments:
+        # It is kept for a day: whoever reads the database must not try passwords on it. The retry
+        # key, which only its client has, is not kept.
+        digest = hmac.digest(retry.key.encode(errors="surrogatepass"), digest, "sha256")
     named = (*caller.principal_key, caller.client_id, tool.name, retry.kind, retry.key)
     episode = digest.hex() if retry.kind == "correlation" else None
     return Terms(

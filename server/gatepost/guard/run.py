@@ -254,7 +254,7 @@ class Run:
                 raise RuntimeError("the tool asked the process to exit") from wish
 
         tool = msgspec.structs.replace(work.tool, invoke=invoked)
-        return await work.proceed(work.call, tool, work.arguments)
+        return await work.guard.told(await work.proceed(work.call, tool, work.arguments))
 
     def _judge(self, doing: "asyncio.Task[Outcome]") -> tuple[Ending, bytes | None]:
         """How the work ended, and what of it is kept: only what an invoked tool answered."""
@@ -278,7 +278,8 @@ class Run:
             return self._judge_outcome(self._failed(bad))
 
     def _judge_outcome(self, outcome: Outcome) -> tuple[Ending, bytes | None]:
-        outcome = self._work.guard.outcome(outcome)
+        if outcome.failure is not None:
+            outcome = self._work.guard.outcome(outcome)
         if outcome.failure is not None and outcome.failure.kind in INVITING:
             return Ending(outcome), None
         fitted = fit(outcome, self._work.tool, self._work.max_result_bytes)

@@ -95,14 +95,18 @@ def _default(variable: Any) -> str:
 
 
 def _absolute(url: str, spec_url: str) -> str:
-    if urlsplit(url).scheme:
-        return url
-    if not spec_url:
+    try:
+        if urlsplit(url).scheme:
+            return url
+        joined = urljoin(spec_url, url) if spec_url else ""
+    except ValueError:
+        return url  # no URL at all, which `checked_base` says
+    if not joined:
         raise Nowhere(
             "The description does not say where the API is. Load it again with base_url_override, "
             "for example https://api.example.com/v1."
         )
-    return urljoin(spec_url, url)
+    return joined
 
 
 def _old_server(document: Document, spec_url: str) -> str:

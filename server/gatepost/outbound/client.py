@@ -7,8 +7,10 @@ from collections.abc import Callable, Sequence
 from functools import partial
 from importlib import metadata
 from typing import Unpack
+from weakref import WeakValueDictionary
 
 import httpx2
+import msgspec
 
 from gatepost.outbound import answer as answers
 from gatepost.outbound.failure import (
@@ -29,7 +31,7 @@ from gatepost_authz.reach import ToolReach
 
 TIMEOUT_S = 30.0
 MAX_BYTES = 1_000_000
-CONNECTIONS = httpx2.Limits(max_connections=20, max_keepalive_connections=4, keepalive_expiry=15)
+CONNECTIONS = httpx2.Limits(max_connections=20, max_keepalive_connections=4, keepalive_expiry=5)
 """Of one tenant, so that slow servers of one leave the others theirs."""
 LOOKUPS = 16
 """Names that one tenant may have looked up at once."""
@@ -53,7 +55,8 @@ class Client:
     ) -> None:
         self._tls = tls
         self.resolver = resolver
-        self.lookups = resolver or SystemResolver(LOOKUPS)
+        # Held by whoever connects, and by lookups as long as they hang.
+        self._resolvers = WeakValueDictionary[str, SystemResolver]()
         self._retiring: dict[Lines, asyncio.Task[None]] = {}
         self._take_up(network)
 
@@ -63,21 +66,29 @@ class Client:
         self.lines = Lines(partial(self._transport, network, self.reach))
 
     def apply(self, network: Network) -> None:
-        """Take up other settings; requests under way keep the connections they have."""
-        if network == self._network:
+        """Take up other `allow_hosts`; requests under way keep the connections they have."""
+        if network.allow_hosts == self._network.allow_hosts:
             return
         # Kept connections were opened under rules that are no longer in force.
         before = self.lines
-        self._take_up(network)
+        self._take_up(msgspec.structs.replace(self._network, allow_hosts=network.allow_hosts))
         self._retiring[before] = asyncio.create_task(before.retire())
         self._retiring = {lines: task for lines, task in self._retiring.items() if not lines.closed}
 
-    def _transport(self, network: Network, reach: ToolReach, secure: bool) -> GuardedTransport:
+    def resolver_of(self, tenant: str) -> Resolver:
+        """Looks up names for one tenant, whose hanging lookups leave the others theirs."""
+        if self.resolver is not None:
+            return self.resolver
+        return self._resolvers.setdefault(tenant, SystemResolver(LOOKUPS))
+
+    def _transport(
+        self, network: Network, reach: ToolReach, tenant: str, secure: bool
+    ) -> GuardedTransport:
         return GuardedTransport(
             reach=reach,
             tls=self._tls() if secure else None,
             proxy=network.proxy,
-            resolver=self.resolver or SystemResolver(LOOKUPS),
+            resolver=self.resolver_of(tenant),
             limits=CONNECTIONS,
         )
 
@@ -102,7 +113,7 @@ class Sender:
 
     def __init__(self, client: Client, tenant: str, correlation: str | None) -> None:
         self._reach, self._lines = client.reach, client.lines
-        self._lookups = client.lookups
+        self._lookups = client.resolver_of(tenant)
         self._tenant = tenant
         self._ours = {"user-agent": AGENT, "accept": "*/*", "accept-encoding": "gzip, deflate"}
         if correlation is not None and VISIBLE.fullmatch(correlation):
@@ -163,7 +174,7 @@ class Sender:
         if problem := self._reach.problem(draft.url):
             raise refused_url(problem)
         url = httpx2.URL(draft.url)
-        if url.scheme == "https" or self._reach.allows(*place(url)):
+        if url.scheme == "https" or self._reach.allows_http(*place(url)):
             return
         # Everybody on the way reads what goes by http, and may answer in the server's place.
         if draft.confidential or draft.method not in HARMLESS or draft.headers.keys() - OPEN:

@@ -23,7 +23,7 @@ class Line:
 class Lines:
     """Opens on first use, closes what has not been used for longest, and all when retired."""
 
-    def __init__(self, make: Callable[[bool], GuardedTransport]) -> None:
+    def __init__(self, make: Callable[[str, bool], GuardedTransport]) -> None:
         self._make = make
         self._lines: dict[Key, Line] = {}
         self._retired = False
@@ -33,7 +33,7 @@ class Lines:
         """The transport of a tenant, which stays open for the time of the block."""
         key = (tenant, secure)
         # Taken out and put back: the order of the mapping is that of use.
-        line = self._lines.pop(key, None) or Line(self._make(secure))
+        line = self._lines.pop(key, None) or Line(self._make(tenant, secure))
         self._lines[key] = line
         line.users += 1
         try:

@@ -21,9 +21,13 @@ async def checked(
     looks like.
     """
     allowed = reach.allows(host, port)
-    if problem := authority_problem(parted(f"https://{host}/")):
+    try:
+        problem = authority_problem(parted(f"https://{host}/"))
+    except ValueError as error:
+        problem = str(error)
+    if problem:
         raise ToolFailure("denied", f"{host} is not connected to: {problem}.")
-    if scheme == "http" and not allowed:
+    if scheme == "http" and not reach.allows_http(host, port):
         raise ToolFailure(
             "denied", f"http://{host} is unencrypted and is not connected to: use https."
         )

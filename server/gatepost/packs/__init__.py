@@ -8,6 +8,8 @@ class BuiltIn(NamedTuple):
 
     place: str
     extra: str | None = None
+    maker: str = ""
+    """Where `packs_from` is, which makes more packs of what the pack's table says."""
 
 
 BUILT_IN: dict[str, BuiltIn] = {
@@ -16,9 +18,10 @@ BUILT_IN: dict[str, BuiltIn] = {
     "demo": BuiltIn("gatepost.packs.demo"),
     "filesystem": BuiltIn("gatepost.packs.filesystem"),
     "git": BuiltIn("gatepost.packs.git.tools"),
+    "github": BuiltIn("gatepost.packs.github.tools"),
     "gitlab": BuiltIn("gatepost.packs.gitlab.tools"),
     "memory": BuiltIn("gatepost.packs.memory"),
-    "openapi": BuiltIn("gatepost.packs.openapi.tools"),
+    "openapi": BuiltIn("gatepost.packs.openapi.tools", maker="gatepost.packs.openapi.offering"),
     "scripts": BuiltIn("gatepost.packs.scripts.tools", extra="scripts"),
     "ssh": BuiltIn("gatepost.packs.ssh.tools"),
     "vault": BuiltIn("gatepost.packs.vault.tools"),

@@ -8,6 +8,7 @@ import msgspec
 from gatepost.packs.calendar.settings import CalendarSettings
 from gatepost.packs.chat.settings import ChatSettings
 from gatepost.packs.git.settings import GitSettings
+from gatepost.packs.github.settings import GithubSettings
 from gatepost.packs.gitlab.settings import GitlabSettings
 from gatepost.packs.openapi.settings import OpenapiSettings
 from gatepost.packs.scripts.settings import ScriptsSettings
@@ -23,6 +24,7 @@ class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     calendar: CalendarSettings = CalendarSettings()
     chat: ChatSettings = ChatSettings()
     git: GitSettings = GitSettings()
+    github: GithubSettings = GithubSettings()
     gitlab: GitlabSettings = GitlabSettings()
     openapi: OpenapiSettings = OpenapiSettings()
     scripts: ScriptsSettings = ScriptsSettings()

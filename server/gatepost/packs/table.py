@@ -21,3 +21,8 @@ class PackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fie
     def faults(self) -> Iterator[Fault]:
         """What is wrong with the values, beyond their types."""
         yield from ()
+
+    @property
+    def makes_packs(self) -> bool:
+        """Whether there are packs to be made of the table, also while its own pack is off."""
+        return False

@@ -3,12 +3,18 @@
 from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 
-from ahocorasick_rs import BytesAhoCorasick, MatchKind
+from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
 from gatepost.redaction.encoding import marks_of
 from gatepost.redaction.layer import UNREAD, layers, readings
 from gatepost.redaction.mark import Mark, Span
 from gatepost.redaction.shape import shapes
+
+PATIENCE = 20_000
+"""
+How much doubt one text may cause before tokens are taken by their beginnings alone: somebody made
+it to keep the server busy, or to hide something among so many.
+"""
 
 
 class Automaton:
@@ -18,12 +24,14 @@ class Automaton:
     Made once for a set of secrets. Building takes time for each secret, searching does not.
     """
 
-    def __init__(self, marks: Iterable[Mark]) -> None:
+    def __init__(self, marks: Iterable[Mark], *, fast: bool = False) -> None:
         by_window: dict[bytes, list[Mark]] = {}
         for mark in marks:
             by_window.setdefault(mark.window, []).append(mark)
         self._marks = list(by_window.values())
-        automaton = BytesAhoCorasick(by_window, matchkind=MatchKind.Standard)
+        # Four times as fast, and some megabytes more: for the one that most tenants share.
+        form = Implementation.DFA if fast else Implementation.ContiguousNFA
+        automaton = BytesAhoCorasick(by_window, matchkind=MatchKind.Standard, implementation=form)
         self.search = automaton.find_matches_as_indexes
 
     def finds(self, text: bytes) -> list[Span]:
@@ -36,25 +44,35 @@ class Automaton:
 
     def _checked(self, text: bytes, hits: list[tuple[int, int, int]]) -> Iterator[Span]:
         until: dict[Mark, int] = {}
-        for which, start, _ in hits:
+        patience = PATIENCE
+        for which, start, end in hits:
             for mark in self._marks[which]:
                 # What begins within a token of its own form is a part of it.
                 if start < until.get(mark, 0):
                     continue
+                if patience < mark.doubt:
+                    yield Span(start, end, mark.name, False)
+                    continue
                 span = mark.at(text, start)
-                if span is not None:
-                    if not span.secret:
-                        until[mark] = span.end
-                    yield span
+                if span is None:
+                    patience -= mark.doubt
+                    continue
+                if not span.secret:
+                    until[mark] = span.end
+                yield span
 
 
 class Redactor:
-    """Takes the secrets of one tenant, and tokens of known forms, out of texts."""
+    """
+    Takes the secrets of one tenant, and tokens of known forms, out of texts.
 
-    def __init__(self, secrets: Mapping[str, str]) -> None:
+    *fast* is for few secrets that many tenants share.
+    """
+
+    def __init__(self, secrets: Mapping[str, str], *, fast: bool = False) -> None:
         marks = [mark for name in sorted(secrets) for mark in marks_of(name, secrets[name])]
         self._automata: tuple[Automaton, ...] = (
-            Automaton([*marks, *_shapes()]) if marks else _plain(),
+            Automaton([*marks, *_shapes()], fast=fast) if marks else _plain(),
         )
         self.plain = not marks
         """Whether it knows no secrets."""
@@ -144,4 +162,4 @@ def _shapes() -> tuple[Mark, ...]:
 
 @cache
 def _plain() -> Automaton:
-    return Automaton(_shapes())
+    return Automaton(_shapes(), fast=True)

@@ -4,7 +4,9 @@ import base64
 import binascii
 import re
 from bisect import bisect_right
-from itertools import accumulate
+from contextlib import suppress
+from functools import cached_property
+from itertools import accumulate, compress, count
 
 import msgspec
 
@@ -28,8 +30,8 @@ _encode = msgspec.json.encode
 _text = msgspec.json.Decoder(str).decode
 
 
-_SEPARATOR = b"\xff"
-"""In no UTF-8, and so in no string and no secret."""
+_SEPARATOR, _ESCAPED_SEPARATOR = b"\0", b"\\u0000"
+"""In no token, and in no secret."""
 _NUMBER = re.compile(rb"-?[0-9][0-9.eE+-]*")
 
 
@@ -55,27 +57,31 @@ class _Document:
         if b"\\" in encoded:
             # So that each quotation mark is the beginning or the end of a string.
             encoded = encoded.replace(b"\\\\", b"\\u005c").replace(b'\\"', b"\\u0022")
+        self._escaped = b"\\" in encoded
         pieces = encoded.split(b'"')
         if len(pieces) % 2 == 0:
             pieces.append(b"")  # no JSON: its last string has no end
         self._between, self._strings = pieces[::2], pieces[1::2]
         self._blocks = blocks
-        escaped = b"\\" in encoded
-        self._texts = [*map(_plain, self._strings)] if escaped else self._strings
+
+    @cached_property
+    def _texts(self) -> list[bytes]:
+        """The strings as they are read; made where something is found in one."""
+        return [*map(_plain, self._strings)] if self._escaped else self._strings
 
     def spans(self, redactor: Redactor) -> dict[int, list[Span]]:
         """What is to be taken out of which string."""
         found: dict[int, list[Span]] = {}
-        every = range(len(self._texts))
-        alone = redactor.spans(_SEPARATOR.join(self._texts))
+        alone = redactor.spans(self._joined(self._strings, _SEPARATOR, _ESCAPED_SEPARATOR))
         if alone:
-            self._place(alone, [*every], 1, found)
-        if len(self._texts) > 1:
-            values = self._values()
-            split = redactor.spans(b"".join([self._texts[each] for each in values]))
+            self._place(alone, [*range(len(self._strings))], 1, found)
+        values = self._values()
+        strings = [*compress(self._strings, values)]
+        if len(strings) > 1:
+            split = redactor.spans(self._joined(strings, b"", b""))
             split = [one for one in split if one.secret and one.end - one.start >= LEAST_SPLIT]
             if split:
-                self._place(split, values, 0, found)
+                self._place(split, [*compress(count(), values)], 0, found)
         for index in [each for each in found if self._blocks and self._texts[each] in PROTOCOL]:
             del found[index]
         return {index: merged(spans) for index, spans in found.items()}
@@ -118,14 +124,22 @@ class _Document:
     def _is_name(self, index: int) -> bool:
         return self._between[index + 1].lstrip()[:1] == b":"
 
-    def _values(self) -> list[int]:
-        """The strings that are values, in the order of the document."""
-        follows = self._between[1:]
-        return [
-            index
-            for index, text in enumerate(self._texts)
-            if follows[index][:1] != b":" and not (self._blocks and text in PROTOCOL)
-        ]
+    def _joined(self, strings: list[bytes], separator: bytes, escaped: bytes) -> bytes:
+        """These strings as they are read, one after another."""
+        if self._escaped:
+            whole = escaped.join(strings)
+            with suppress(msgspec.DecodeError):  # half a surrogate pair
+                return _text(b'"%s"' % whole).encode() if b"\\" in whole else whole
+            return separator.join(map(_plain, strings))
+        return separator.join(strings)
+
+    def _values(self) -> list[bool]:
+        """Which strings are values and may hold anything."""
+        values = [behind[:1] != b":" for behind in self._between[1:]]
+        if self._blocks:
+            words = map(PROTOCOL.__contains__, self._strings)
+            values = [value and not word for value, word in zip(values, words, strict=True)]
+        return values
 
     def _place(
         self, spans: list[Span], joined: list[int], apart: int, found: dict[int, list[Span]]

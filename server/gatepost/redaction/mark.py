@@ -9,12 +9,15 @@ import msgspec
 
 WINDOW_BYTES = 12
 """How much of an encoding the automaton knows; a hit is compared with the rest."""
-MOST_BASE64 = 65_536
-"""How far from a hit a base64 text is decoded."""
+USUAL_DIGITS, MOST_DIGITS = 256, 4_096
+"""
+How many base64 digits from a hit on are decoded: a text may consist of hits. The second where a
+token may be long.
+"""
 
-_SEXTET = frozenset(b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_")
+_DIGITS = b"ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789+/-_"
+_SEXTET = frozenset(_DIGITS)
 _BEHIND = re.compile(rb"[A-Za-z0-9+/_-]*=*")
-_AHEAD = re.compile(rb"[A-Za-z0-9+/_-]*\Z")
 _STANDARD = bytes.maketrans(b"-_", b"+/")
 
 
@@ -33,6 +36,8 @@ class Mark(Protocol):
 
     window: bytes
     name: str
+    doubt: int
+    """What a hit costs that is none; 0 where a hit by chance is unlikely."""
 
     def at(self, text: bytes, position: int) -> Span | None:
         """What stands there, where the window was found at *position*; None: nothing of ours."""
@@ -41,6 +46,7 @@ class Mark(Protocol):
 class Literal:
     """One encoding of a secret, byte for byte."""
 
+    doubt = 0
     __slots__ = ("_left", "_offset", "_right", "_whole", "name", "window")
 
     def __init__(self, name: str, whole: bytes, *, left: bool = False, right: bool = False) -> None:
@@ -67,8 +73,9 @@ class Literal:
 
 
 class Hex:
-    """A secret in hexadecimal digits of any case, with *between* after each pair."""
+    """A secret in hexadecimal digits of any case; *window* is what is at *offset* of *whole*."""
 
+    doubt = 0
     __slots__ = ("_offset", "_whole", "name", "window")
 
     def __init__(self, name: str, whole: bytes, offset: int, window: bytes) -> None:
@@ -87,6 +94,7 @@ class Hex:
 class Shape:
     """A token of a well-known form, found by how it begins; *form* may have a group for it."""
 
+    doubt = 1
     __slots__ = ("_match", "name", "window")
 
     def __init__(self, name: str, window: bytes, form: re.Pattern[bytes]) -> None:
@@ -102,41 +110,56 @@ class Shape:
         return Span(start, end, self.name, False)
 
 
+class Credentials(Shape):
+    """A name and a password as HTTP's Basic scheme writes them, which must be both."""
+
+    __slots__ = ()
+
+    def at(self, text: bytes, position: int) -> Span | None:
+        """See `Mark`."""
+        span = super().at(text, position)
+        if span is None:
+            return None
+        try:
+            plain = base64.b64decode(text[span.start : span.end], validate=True).decode()
+        except ValueError:
+            return None
+        return span if ":" in plain and plain.isprintable() else None
+
+
 class Enclosed:
     """A token of that form within a base64 text, *lead* bytes after where three bytes begin."""
 
-    __slots__ = ("_lead", "_match", "name", "window")
+    doubt = 20
+    __slots__ = ("_lead", "_match", "_most", "name", "window")
 
-    def __init__(self, name: str, opening: bytes, lead: int, form: re.Pattern[bytes]) -> None:
+    def __init__(
+        self, name: str, opening: bytes, lead: int, form: re.Pattern[bytes], *, long: bool
+    ) -> None:
         self.name = name
-        self._lead = lead
+        self._lead, self._most = lead, MOST_DIGITS if long else USUAL_DIGITS
         self._match = form.match
         self.window = base64_core(opening, lead)[0]
 
     def at(self, text: bytes, position: int) -> Span | None:
         """See `Mark`."""
-        ahead = _AHEAD.search(text, max(0, position - MOST_BASE64), position)
-        behind = _BEHIND.match(text, position, position + MOST_BASE64)
-        if ahead is None or behind is None:
+        begin = position - (self._lead and self._lead + 1)
+        found = None if begin < 0 else _BEHIND.match(text, begin, begin + self._most)
+        if found is None:
             return None
-        # Whole quads before the one that the token begins in.
-        quad = position - (self._lead and self._lead + 1)
-        begin = quad - (quad - ahead.start()) // 4 * 4
-        digits = text[begin : behind.end()].rstrip(b"=")
+        digits = found[0].rstrip(b"=")
         digits = digits[: len(digits) - (len(digits) % 4 == 1)].translate(_STANDARD)
-        if begin < 0:
-            return None
         try:
             plain = base64.b64decode(digits + b"=" * (-len(digits) % 4))
         except binascii.Error:
             return None
-        found = self._match(plain, (quad - begin) // 4 * 3 + self._lead)
+        found = self._match(plain, self._lead)
         if found is None:
             return None
         first, last = found.span(found.lastindex or 0)
         end = begin + -(-last * 4 // 3)
-        if behind.end() - end <= 2:
-            end = behind.end()
+        if last + 2 >= len(plain) and (rest := _BEHIND.match(text, end)):
+            end = rest.end()
         return Span(begin + first * 4 // 3, end, self.name, False)
 
 

@@ -3,7 +3,7 @@
 import re
 from collections.abc import Iterator, Sequence
 
-from gatepost.redaction.mark import Enclosed, Mark, Shape
+from gatepost.redaction.mark import Credentials, Enclosed, Mark, Shape
 
 _FREE = rb"(?<![A-Za-z0-9_])"
 
@@ -18,7 +18,7 @@ SHAPES: Sequence[tuple[str, Sequence[bytes], bytes]] = (
     (
         "SLACK_TOKEN",
         (b"xoxa-", b"xoxb-", b"xoxe", b"xoxp-", b"xoxr-", b"xoxs-", b"xapp-"),
-        rb"(?:xox[abprs]|xoxe(?:\.xox[bp])?|xapp)-(?=[A-Za-z-]*[0-9])[A-Za-z0-9-]{10,}",
+        rb"(?:xox[abprs]|xoxe(?:\.xox[bp])?|xapp)-(?=[A-Za-z-]{0,40}[0-9])[A-Za-z0-9-]{10,}",
     ),
     (
         "SLACK_WEBHOOK",
@@ -59,14 +59,15 @@ SHAPES: Sequence[tuple[str, Sequence[bytes], bytes]] = (
     (
         "JWT",
         (b"eyJ",),
-        rb"eyJ[\w-]{8,}\.(?:[\w-]{8,}\.[\w-]{8,}|[\w-]*\.[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,})",
+        rb"(?<!-)eyJ[\w-]{8,}\.(?:[\w-]{8,}\.[\w-]{8,}|[\w-]*\.[\w-]{8,}\.[\w-]{8,}\.[\w-]{8,})",
     ),
     (
         "PRIVATE_KEY",
         (b"-----BEGIN ",),
         # To its end, or where that was cut off, as far as it reads like a key.
         rb"-----BEGIN (?:[A-Z0-9 ]{1,20} )?PRIVATE KEY(?: BLOCK)?-----"
-        rb"(?:(?:[^-]|-(?!----)){24,20000}?-----END [A-Z0-9 ]{0,20}PRIVATE KEY(?: BLOCK)?-----"
+        rb"(?:(?:[A-Za-z0-9+/=:,.\\\s\0]|-(?!----)){24,20000}?"
+        rb"-----END [A-Z0-9 ]{0,20}PRIVATE KEY(?: BLOCK)?-----"
         rb"|(?:\s|\\[nr])+[A-Za-z0-9+/=:,.\\\s-]{24,})",
     ),
     (
@@ -75,12 +76,7 @@ SHAPES: Sequence[tuple[str, Sequence[bytes], bytes]] = (
         rb"(?i:bearer) +((?=[A-Za-z._~+/-]{0,200}[0-9])(?=[^A-Za-z]{0,200}[A-Za-z])"
         rb"[A-Za-z0-9._~+/-]{20,}=*)",
     ),
-    (
-        "BASIC_CREDENTIALS",
-        (b"Basic ", b"basic "),
-        rb"(?i:basic) +((?=[a-z]{0,200}[A-Z0-9])[A-Za-z0-9+/]{16,}={1,2}|"
-        rb"(?=[a-z]{0,200}[A-Z])(?=[A-Za-z]{0,200}[0-9])[A-Za-z0-9+/]{20,})",
-    ),
+    ("BASIC_CREDENTIALS", (b"Basic ", b"basic "), rb"(?i:basic) +([A-Za-z0-9+/]{8,}={0,2})"),
 )
 """Name, how it begins, and what it must look like from there; a group is what is removed of it."""
 
@@ -95,10 +91,14 @@ def shapes() -> Iterator[Mark]:
         pattern = re.compile(_FREE + rb"(?:" + form + rb")")
         inner = re.compile(rb"(?:" + form + rb")")
         for opening in openings:
+            if name == "BASIC_CREDENTIALS":
+                yield Credentials(name, opening, pattern)
+                continue
             yield Shape(name, opening, pattern)
             if name == "JWT" or len(opening) < _ENCLOSED_BYTES:
                 continue
-            yield from (Enclosed(name, opening, lead, inner) for lead in range(3))
+            long = name == "PRIVATE_KEY"
+            yield from (Enclosed(name, opening, lead, inner, long=long) for lead in range(3))
         if name == "JWT":
             for opening in _HEADERS:
-                yield from (Enclosed(name, opening, lead, inner) for lead in range(3))
+                yield from (Enclosed(name, opening, lead, inner, long=True) for lead in range(3))

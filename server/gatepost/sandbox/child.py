@@ -101,7 +101,7 @@ async def run(
     its process group are gone: asked first, then killed.
     """
     process = await asyncio.create_subprocess_exec(
-        *(sys.executable, "-I", "-S", LAUNCHER, _told(program)),
+        *(sys.executable, "-I", "-S", LAUNCHER, *_told(program)),
         stdin=asyncio.subprocess.PIPE if given else asyncio.subprocess.DEVNULL,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.PIPE,
@@ -135,13 +135,22 @@ async def _feed(stream: asyncio.StreamWriter | None, given: bytes) -> None:
     stream.close()
 
 
-def _told(program: Confined) -> str:
-    told = msgspec.to_builtins(program)
-    told["confine"] = confines()
-    told["devices"] = DEVICES
-    told["reads"] = [*ANSWERS, *told["reads"]]
-    del told["env"]
-    return msgspec.json.encode(told).decode()
+def _told(program: Confined) -> list[str]:
+    """The words that `launch` reads; the environment goes another way, unseen by others."""
+    told = {
+        "root": (program.root,),
+        "folder": program.folder,
+        "handles": (f"{ours}:{known_as}" for ours, known_as in program.handles),
+        "limits": (f"{name}:{most}" for name, most in program.limits.items()),
+        "runs": program.runs,
+        "reads": (*ANSWERS, *program.reads),
+        "writes": program.writes,
+        "devices": DEVICES,
+        "ports": map(str, program.ports),
+        "confine": ("",) * confines(),
+    }
+    words = [f"{name}={value}" for name, values in told.items() for value in values]
+    return [*words, "--", *program.argv]
 
 
 async def _ask(process: asyncio.subprocess.Process) -> None:

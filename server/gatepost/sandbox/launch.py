@@ -1,21 +1,23 @@
 """
 Runs in a new process: gives up every right that its program does not need, then becomes it.
 
-Started as a file by `python -I -S`, so it stands on the standard library alone. A fork that does
-this without a new interpreter would run Python between fork and exec, which may deadlock in a
-process with threads.
+Started as a file by `python -I -S`, so it stands on the standard library alone, and on as little
+of that as there may be: every program waits for these imports. A fork that does this without a
+new interpreter would run Python between fork and exec, which may deadlock in a process with
+threads.
 """
 
-import contextlib
+from __future__ import annotations
+
 import ctypes
-import json
 import os
 import resource
-import signal
-import struct
 import sys
-from collections.abc import Iterable, Mapping, Sequence
-from typing import Any
+
+# What `typing` has, without the hundredth of a second that it takes.
+TYPE_CHECKING = False
+if TYPE_CHECKING:
+    from collections.abc import Iterable, Mapping, Sequence
 
 # Since 5.13; the same numbers on every architecture (landlock(7)).
 CREATE_RULESET, ADD_RULE, RESTRICT_SELF = 444, 445, 446
@@ -37,7 +39,9 @@ RUNS = READS | EXECUTE
 WRITES = READS | WRITE_FILE | REMOVE_DIR | REMOVE_FILE | MAKE_DIR | MAKE_REG | REFER | TRUNCATE
 """No links, no devices, and nothing that was written can be run."""
 
-NO_NEW_PRIVS, DEATH_SIGNAL = 38, 1
+NOT_STARTED = 126
+"""The exit code where the program could not even begin, as in a shell."""
+NO_NEW_PRIVS, DEATH_SIGNAL, SIGKILL, SIGPIPE = 38, 1, 9, 13
 DIRECTORY = os.O_RDONLY | os.O_DIRECTORY | os.O_NOFOLLOW | os.O_CLOEXEC
 
 
@@ -71,13 +75,14 @@ def confine(paths: Mapping[int, Iterable[str]], ports: Iterable[int]) -> None:
     version = landlock_version()
     files, net, scoped = handled(version)
     size = 24 if version >= 6 else 16 if version >= 4 else 8
-    rules = _call(CREATE_RULESET, struct.pack("=QQQ", files, net, scoped)[:size], size, 0)
+    wanted = b"".join(_number(word) for word in (files, net, scoped))
+    rules = _call(CREATE_RULESET, wanted[:size], size, 0)
     for rights, below in paths.items():
         for path in below:
             _allow(rules, path, rights & files)
     if net:
         for port in ports:
-            _call(ADD_RULE, rules, NET_PORT, struct.pack("=QQ", CONNECT_TCP, port), 0)
+            _call(ADD_RULE, rules, NET_PORT, _number(CONNECT_TCP) + _number(port), 0)
     _call(RESTRICT_SELF, rules, 0)
     os.close(rules)
 
@@ -90,9 +95,13 @@ def _allow(rules: int, path: str, rights: int) -> None:
     try:
         if not os.path.isdir(path):
             rights &= ON_FILES
-        _call(ADD_RULE, rules, PATH_BENEATH, struct.pack("=Qi", rights, handle), 0)
+        _call(ADD_RULE, rules, PATH_BENEATH, _number(rights) + _number(handle, 4), 0)
     finally:
         os.close(handle)
+
+
+def _number(value: int, size: int = 8) -> bytes:
+    return value.to_bytes(size, sys.byteorder)
 
 
 def _call(number: int, *arguments: int | bytes) -> int:
@@ -107,7 +116,7 @@ def _call(number: int, *arguments: int | bytes) -> int:
 def _never_more() -> None:
     """No program that is run from here gains rights, and all of it ends with the server."""
     if sys.platform == "linux":
-        _libc().prctl(DEATH_SIGNAL, signal.SIGKILL, 0, 0, 0)
+        _libc().prctl(DEATH_SIGNAL, SIGKILL, 0, 0, 0)
         if _libc().prctl(NO_NEW_PRIVS, 1, 0, 0, 0) != 0:
             raise OSError(ctypes.get_errno(), "no_new_privs")
 
@@ -117,9 +126,10 @@ def _limit(limits: Mapping[str, int]) -> None:
         kind = getattr(resource, f"RLIMIT_{name}")
         hard = resource.getrlimit(kind)[1]
         value = most if hard == resource.RLIM_INFINITY else min(most, hard)
-        # macOS knows some limits and refuses to set them.
-        with contextlib.suppress(ValueError, OSError):
+        try:
             resource.setrlimit(kind, (value, value))
+        except (ValueError, OSError):
+            continue  # macOS knows some limits and refuses to set them
 
 
 def _go(root: str, folder: Sequence[str]) -> None:
@@ -133,25 +143,49 @@ def _go(root: str, folder: Sequence[str]) -> None:
     os.close(handle)
 
 
-def main(text: str) -> None:
-    """Become the program of a `Confined`, as JSON."""
-    told: dict[str, Any] = json.loads(text)
+def main(words: Sequence[str]) -> None:
+    """
+    Become a program: `name=value`, each as often as need be, then `--` and the program's own.
+
+    The names are those of `Confined`; `handles` and `limits` have a colon within their values.
+    """
+    own = list(words).index("--")
+    told: dict[str, list[str]] = {}
+    for word in words[:own]:
+        name, _, value = word.partition("=")
+        told.setdefault(name, []).append(value)
     os.umask(0o077)
-    # Python leaves it out for itself, and a program would go on for a reader that is gone.
-    signal.signal(signal.SIGPIPE, signal.SIG_DFL)
-    for ours, known_as in told["handles"]:
+    for ours, known_as in _pairs(told.get("handles", ())):
         if ours != known_as:
-            os.dup2(ours, known_as)
-            os.close(ours)
-    _go(told["root"], told["folder"])
-    _limit(told["limits"])
+            os.dup2(int(ours), int(known_as))
+            os.close(int(ours))
+    _go(told["root"][0], told.get("folder", ()))
+    _limit({name: int(most) for name, most in _pairs(told.get("limits", ()))})
+    # Python ignores it for itself, and a program would go on for a reader that is gone.
+    _libc().signal(SIGPIPE, None)
     _never_more()
-    if told["confine"]:
-        paths = {RUNS: told["runs"], READS: told["reads"], WRITES: told["writes"]}
-        paths[READ_FILE | WRITE_FILE] = told["devices"]
-        confine(paths, told["ports"])
-    os.execv(told["argv"][0], told["argv"])  # noqa: S606 - there is no shell to leave out
+    if "confine" in told:
+        paths = {
+            RUNS: told.get("runs", ()),
+            READS: told.get("reads", ()),
+            WRITES: told.get("writes", ()),
+            READ_FILE | WRITE_FILE: told.get("devices", ()),
+        }
+        confine(paths, [int(port) for port in told.get("ports", ())])
+    argv = list(words[own + 1 :])
+    os.execv(argv[0], argv)  # noqa: S606 - there is no shell to leave out
+
+
+def _pairs(values: Iterable[str]) -> Iterable[tuple[str, str]]:
+    for value in values:
+        left, _, right = value.partition(":")
+        yield left, right
 
 
 if __name__ == "__main__":
-    main(sys.argv[1])
+    try:
+        main(sys.argv[1:])
+    except OSError as failure:
+        # One line, as a shell has it; where this file is, is nobody's business.
+        sys.stderr.write(f"cannot start: {failure.strerror}\n")
+        sys.exit(NOT_STARTED)

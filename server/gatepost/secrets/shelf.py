@@ -23,8 +23,10 @@ RETRY_S = 1.0
 """How long the last reading goes on counting while the database does not answer."""
 GONE_S = 3600.0
 """How long a value that was replaced or deleted is kept out of answers: calls may hold it."""
-IDLE_S = 3600.0
-"""How long a tenant's secrets are remembered after its last call."""
+IDLE_S = 86_400.0
+"""How long a tenant's secrets are remembered after its last call began: longer than calls run."""
+OWN = "GATEPOST"
+"""What stands in place of what the server itself keeps secret."""
 DICE = random.SystemRandom()
 
 log = structlog.get_logger("gatepost.secrets")
@@ -52,17 +54,18 @@ class Secrets:
         self._shelves: dict[str, _Shelf] = {}
         self._versions = count(1)
         self._own: Mapping[str, str] = {}
+        self._keys = vault.keyring.keys
         self._nobody = self._told({})
         self._change = 0
 
     def keep_own(self, values: Mapping[str, str]) -> None:
-        """Know what the server itself keeps secret; it is kept out of every tenant's answers."""
-        if dict(values) == self._own:
-            return
-        self._own = dict(values)
-        self._nobody = self._told({})
-        for shelf in self._shelves.values():
-            shelf.known = self._told(shelf.all())
+        """
+        Know what the server itself keeps secret, beside the keys of its ring; it is kept out of
+        every tenant's answers.
+        """
+        if dict(values) != self._own:
+            self._own = dict(values)
+            self._tell_all()
 
     def known(self, tenant: str | None) -> Known:
         """What is known now, without asking; of no tenant: what the server itself keeps."""
@@ -102,7 +105,7 @@ class Secrets:
                 return shelf.known
             shelf.read, shelf.change, shelf.fresh_until = True, change, now + FRESH_S
             if shelf.replace(values, now):
-                shelf.known = self._told(shelf.all())
+                self._tell(shelf)
             return shelf.known
 
     async def value(self, tenant: str, name: str) -> str | None:
@@ -157,6 +160,8 @@ class Secrets:
         for tenant in [one for one, kept in self._shelves.items() if kept.used_at + IDLE_S <= now]:
             if not self._shelves[tenant].lock.locked():
                 del self._shelves[tenant]
+        if self._vault.keyring.keys is not self._keys:
+            self._tell_all()
         if self._shelves:
             self._change = await self._vault.changes()
 
@@ -180,10 +185,21 @@ class Secrets:
         if value is None:
             values.pop(name, None)
         if shelf.replace(values, self._clock()):
-            shelf.known = self._told(shelf.all())
+            self._tell(shelf)
+
+    def _tell_all(self) -> None:
+        self._keys = self._vault.keyring.keys
+        self._nobody = self._told({})
+        for shelf in self._shelves.values():
+            self._tell(shelf)
+
+    def _tell(self, shelf: "_Shelf") -> None:
+        # Who has none shares one version with all others who have none.
+        shelf.known = self._told(values) if (values := shelf.all()) else self._nobody
 
     def _told(self, values: Mapping[str, str]) -> Known:
-        return Known(next(self._versions), MappingProxyType({**self._own, **values}))
+        keys = {f"{OWN}.{key.id}": key.text for key in self._keys}
+        return Known(next(self._versions), MappingProxyType({**keys, **self._own, **values}))
 
 
 class _Shelf:

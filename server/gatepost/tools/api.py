@@ -172,7 +172,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         arguments that are declared as Secret, whose values stay out of every answer and log.
         """
         if text.startswith("secret:"):
-            return await self._kit.secret(self, text.removeprefix("secret:"))
+            return await self._kit.secret(self, text.removeprefix("secret:"), field)
         if not literals:
             message = f"`{field}` takes no literal value here; name a secret: secret:NAME."
             raise ToolFailure("validation", message, field=field)

@@ -27,8 +27,11 @@ class Kit(Protocol):
     def sealed(self, ctx: "CallContext") -> Sealed:
         """What packs keep sealed for the call's tenant."""
 
-    async def secret(self, ctx: "CallContext", name: str) -> str:
-        """The value of a secret of the call's tenant; ToolFailure when there is none."""
+    async def secret(self, ctx: "CallContext", name: str, field: str) -> str:
+        """
+        The value of a secret of the call's tenant, which the argument *field* names; ToolFailure
+        when there is none.
+        """
 
     async def call(self, ctx: "CallContext", name: str, arguments: Mapping[str, Any]) -> "Outcome":
         """Call another tool as this call's caller, through everything a call goes through."""

@@ -28,6 +28,9 @@ from gatepost.tools.secret import literals
 
 MANY = 100
 """So many secrets are prepared for in a thread; each takes a fifth of a millisecond."""
+LONG_BYTES = 131_072
+"""From where on an answer is searched in a thread: a few milliseconds, or a tenth of a second for
+one that was made to take long."""
 MOST_MADE = 1_000
 """Redactors that are kept; one that is needed again is made again."""
 
@@ -114,7 +117,8 @@ class Redaction:
             if known.version in self._made:
                 return
             if len(known.values) < MANY:
-                self._keep(tenant, known, Redactor(known.values))
+                fast = known.version == self._secrets.known(None).version
+                self._keep(tenant, known, Redactor(known.values, fast=fast))
             else:
                 self._keep(tenant, known, await asyncio.to_thread(Redactor, known.values))
 
@@ -171,11 +175,23 @@ class Guard(msgspec.Struct, weakref=True):
             self.own = redactor, redactor.with_values(written(self.call, self.offer))
         return self.own[1]
 
-    def outcome(self, outcome: Outcome) -> Outcome:
-        """The outcome without secrets; as `fit` where it cannot be told at all."""
+    async def told(self, outcome: Outcome) -> Outcome:
+        """The outcome without secrets; others are served while a long one is searched."""
+        clean = self.promptly(outcome)
+        return await asyncio.to_thread(self.outcome, outcome) if clean is None else clean
+
+    def promptly(self, outcome: Outcome) -> Outcome | None:
+        """The same at once; None for one that is too long for that."""
         redactor = self.now()
         if outcome.failure is None and _is_harmless(outcome, redactor):
             return outcome
+        content = _encode(outcome.content)
+        structured = b"" if outcome.structured is UNSET else _encode(outcome.structured)
+        return None if len(content) + len(structured) > LONG_BYTES else self.outcome(outcome)
+
+    def outcome(self, outcome: Outcome) -> Outcome:
+        """The same for one of any size; raises as `fit` where it cannot be told at all."""
+        redactor = self.now()
         if outcome.failure is not None:
             outcome = _replace(outcome, failure=_failure(outcome.failure, redactor))
         content = document.cleaned(_encode(outcome.content), redactor, blocks=True)
@@ -283,14 +299,16 @@ def _is_harmless(outcome: Outcome, redactor: Redactor) -> bool:
     if len(block) != 2 or block.get("type") != "text" or not isinstance(text, str):
         return False
     plain = text.encode(errors="surrogatepass")
-    if not redactor.clear(plain):
+    if len(plain) > LONG_BYTES or not redactor.clear(plain):
         return False
     if value is UNSET:
         return True
     if not isinstance(value, Raw):
         return False
     encoded = bytes(value)
-    if b"\\" in encoded or (encoded != plain and not redactor.clear(encoded)):
+    if b"\\" in encoded or len(encoded) > LONG_BYTES:
+        return False
+    if encoded != plain and not redactor.clear(encoded):
         return False
     # What is split over several strings, as `document` finds it.
     return redactor.clear(b"".join([text for text, colon in _STRINGS(encoded) if not colon]))

@@ -128,15 +128,7 @@ class Runner:
         or a new sign-in would help, MissingCapability, ProtocolError, InputNeeded and
         StoreUnavailable; these are for the protocol to answer.
         """
-        try:
-            offer = self.registry.offer(call.kind, call.name, call.caller)
-        except Unknown as unknown:
-            unknown.name = self.redaction.clean(call.caller.tenant_id, unknown.name)
-            raise
-        if offer.scopes:
-            call.caller.require(offer.scopes)
-        if offer.acr_values or offer.max_age_s is not None:
-            call.caller.require_authentication(offer.acr_values, offer.max_age_s, now=self.clock())
+        offer = self._allowed(call)
         if not self.redaction.is_ready(call.caller.tenant_id):
             await self.redaction.ready(call.caller.tenant_id)
         guard = Guard(self.redaction, call, offer, call.client)
@@ -147,8 +139,9 @@ class Runner:
             arguments = offer.check(call.arguments)
             guard.checked = True
             outcome = await self._perform(call, offer, arguments)
-            # In here, as it may be the first to find that an outcome cannot be told at all.
-            return fit(guard.outcome(outcome), offer, self.max_result_bytes)
+            # In here, as these may be the first to find that an outcome cannot be told at all.
+            clean = guard.promptly(outcome) or await guard.told(outcome)
+            return fit(clean, offer, self.max_result_bytes)
         except asyncio.CancelledError as cancelled:
             if _is_ours():
                 raise
@@ -159,6 +152,19 @@ class Runner:
         except BaseException as error:  # noqa: BLE001 - an author's code may raise anything
             outcome = outcome_of(guard.error(error), call, offer.timeout_s or self.timeout_s)
         return fit(guard.outcome(outcome), offer, self.max_result_bytes)
+
+    def _allowed(self, call: Call) -> Offer:
+        """What the call is for, which its caller may use."""
+        try:
+            offer = self.registry.offer(call.kind, call.name, call.caller)
+        except Unknown as unknown:
+            unknown.name = self.redaction.clean(call.caller.tenant_id, unknown.name)
+            raise
+        if offer.scopes:
+            call.caller.require(offer.scopes)
+        if offer.acr_values or offer.max_age_s is not None:
+            call.caller.require_authentication(offer.acr_values, offer.max_age_s, now=self.clock())
+        return offer
 
     def _invoke(self, call: Call, offer: Offer, arguments: Any) -> Awaitable[Outcome]:
         # The clock runs while the tool runs, not while a stage waits for a person.

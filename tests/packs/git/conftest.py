@@ -68,7 +68,7 @@ def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
     loops: list[asyncio.AbstractEventLoop] = []
 
     def prepare(services: Services) -> None:
-        services.outbound.lookups = looked_up
+        services.outbound.resolver = looked_up
         loops.append(asyncio.get_running_loop())
 
     with ExitStack() as stack:

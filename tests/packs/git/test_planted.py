@@ -246,6 +246,35 @@ def test_new_repositories_do_not_take_up_what_is_there(agent: Worker, world: Wor
     assert not (folder / "trace").exists()
 
 
+@pytest.mark.usefixtures("unconfined")
+def test_links_that_an_operator_made_are_not_gone_through(agent: Worker, world: World) -> None:
+    """Neither to a repository, nor to a place for one."""
+    folder, _ = prepared(agent)
+    other = folder.parent / f"{agent.tenant}-beside"
+    other.mkdir()
+    plain_git(other, "init", "--quiet")
+    (folder / "link").symlink_to(other)
+
+    for args in (
+        ["-C", "link", "status"],
+        ["init", "link/x"],
+        ["clone", world.web.url + "/x", "link/y"],
+    ):
+        assert "/workspace/link is a link" in refused(agent, *args)
+    assert sorted(path.name for path in other.iterdir()) == [".git"]
+
+
+def test_a_branch_that_follows_another_one_here_is_fine(agent: Worker) -> None:
+    """Git notes that as a remote named `.`."""
+    prepared(agent)
+    fine(agent, "add", "-A")
+    fine(agent, "commit", "-m", "x")
+    fine(agent, "checkout", "-b", "other")
+    fine(agent, "branch", "--set-upstream-to=main")
+
+    assert "Your branch is up to date with 'main'" in fine(agent, "status")
+
+
 SPELLINGS = [".git", ".GIT", ".Git", "git~1", "GIT~2", ".git ", ".git.", ".g\u200cit", ".git:x"]
 
 

@@ -5,6 +5,7 @@ import pytest
 from gatepost.packs.git.policy import Plan, decide
 from gatepost.packs.git.rules import RULES
 from gatepost.packs.git.terms import Refused
+from gatepost.packs.git.tools import only_reads
 from gatepost.packs.git.url import remote_of
 
 pytestmark = pytest.mark.requirement("X2")
@@ -291,6 +292,7 @@ def test_what_only_reads_is_told_from_the_rest(line: str, reads: bool) -> None:
 
     assert isinstance(plan, Plan)
     assert plan.reads is reads
+    assert only_reads({"args": line.split()}) is reads
 
 
 PLACES = [

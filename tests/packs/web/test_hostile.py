@@ -46,6 +46,10 @@ GROWING = {
     "scripts": lambda n: "<script>" * n,
     "script ends": lambda n: "<script>" + "</scrip" * n,
     "titles": lambda n: "<title>" * n,
+    "empty titles": lambda n: "<title> </title>" * n,
+    "empty headings": lambda n: "<h1> </h1>" * n,
+    "unfinished headings": lambda n: "<h1>x" * n,
+    "a wide row": lambda n: "<table><tr>" + "<td>x" * 40 + "<tr><td>y" * n,
     "ticks": lambda n: "<code>" + "`x" * n,
     "code": lambda n: "<pre>`" * n,
     "articles": lambda n: "<article>x" * n,
@@ -76,6 +80,15 @@ def test_a_heap_of_it_is_read(name: str) -> None:
     page = readable(GROWING[name](150_000 // unit), URL, marks=True)
 
     assert len(page.text) < 1.2 * CHARACTERS
+
+
+@pytest.mark.requirement("P9")
+def test_what_a_page_says_of_itself_is_read_in_time() -> None:
+    """Spaces where a charset should be would keep some expressions busy for ever."""
+    spaces = " " * 100_000
+
+    assert decoded(b"x", f"text/html; charset={spaces}", html=True) == "x"
+    assert decoded(b"<meta charset =" + spaces.encode() + b">", "", html=True).startswith("<meta")
 
 
 @pytest.mark.requirement("P9")

@@ -62,7 +62,8 @@ def configuration_of(text: str) -> Configuration:
             if key in ("url", "pushurl"):
                 found.append(_remote(value))
         elif section == "branch" and sub is not None and key in OF_BRANCHES:
-            if key.endswith("remote") and not NAME.fullmatch(value):
+            # A dot is the repository itself: a branch that follows another one here.
+            if key.endswith("remote") and value != "." and not NAME.fullmatch(value):
                 others.append(_remote(value))
         elif sub is not None or name not in KNOWN:
             raise Unusable(f"it sets {name}")

@@ -57,5 +57,5 @@ def without(text: str) -> str:
         last = [part for part in line.split("\r") if part.strip()][-1:]
         if last and LINE.fullmatch(last[0].strip()):
             continue
-        kept.append(last[0] if last else "")
+        kept.append(last[0].rstrip() if last else "")
     return "\n".join(kept)

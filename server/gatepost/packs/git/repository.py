@@ -47,6 +47,16 @@ def configuration_at(folder: Path) -> Configuration | None:
         raise _unusable(f"of its configuration (.git/config), {error}") from None
 
 
+def require_plain(root: Path, parts: tuple[str, ...]) -> None:
+    """ToolFailure when a link stands on the way from the workspace to a folder."""
+    place = root
+    for name in parts:
+        place /= name
+        if place.is_symlink():
+            shown = f"/workspace/{place.relative_to(root)}"
+            raise ToolFailure("validation", f"{shown} is a link and not a folder.", field="args")
+
+
 def _text(path: Path) -> str:
     handle = os.open(path, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
     with open(handle, "rb") as file:

@@ -1,16 +1,52 @@
-"""One git that writes at a time in a workspace, whichever process runs it."""
+"""Whose turn it is: few programs at once, and one that writes in a workspace."""
 
 import asyncio
 import fcntl
 import os
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
+from weakref import WeakKeyDictionary, WeakValueDictionary
 
 from gatepost.tools.api import ToolFailure
 
 WAIT_S = 20.0
 EVERY_S = 0.02
+MOST, MOST_OF_ONE = 16, 4
+"""Programs at once in a process of the server, and for one tenant."""
+
+
+class Places:
+    """The places of one loop."""
+
+    def __init__(self) -> None:
+        self.all = asyncio.Semaphore(MOST)
+        self.tenants: WeakValueDictionary[str, asyncio.Semaphore] = WeakValueDictionary()
+
+    def of(self, tenant: str) -> asyncio.Semaphore:
+        """The tenant's, as long as somebody holds it."""
+        return self.tenants.setdefault(tenant, asyncio.Semaphore(MOST_OF_ONE))
+
+
+_places: WeakKeyDictionary[asyncio.AbstractEventLoop, Places] = WeakKeyDictionary()
+
+
+@asynccontextmanager
+async def place(tenant: str) -> AsyncIterator[None]:
+    """
+    Hold one of the tenant's places, then one of all; ToolFailure when there is none for too long.
+    """
+    places = _places.setdefault(asyncio.get_running_loop(), Places())
+    own = places.of(tenant)
+    async with AsyncExitStack() as held:
+        try:
+            async with asyncio.timeout(WAIT_S):
+                await held.enter_async_context(own)
+                await held.enter_async_context(places.all)
+        except TimeoutError:
+            message = "Too many git commands run at once. Try again."
+            raise ToolFailure("upstream_unavailable", message, retry_after=5) from None
+        yield
 
 
 @asynccontextmanager

@@ -19,14 +19,14 @@ from gatepost.packs.git.policy import Plan
 from gatepost.packs.git.progress import Progress, without
 from gatepost.packs.git.road import Road, handed, road_to
 from gatepost.packs.git.settings import GitSettings
-from gatepost.packs.git.turn import turn
+from gatepost.packs.git.turn import place, turn
 from gatepost.packs.git.url import Remote
 from gatepost.sandbox.child import SYSTEM, Confined, Ended, run
 from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.tools.surroundings import Usage, Workspace
 
 AREA = "git"
-MEMORY_BYTES = 4_000_000_000
+MEMORY_BYTES = 2_000_000_000
 LOOK_S = 1.0
 """Seconds between two looks at how much a running command has written; longer where they are."""
 
@@ -46,7 +46,7 @@ class Done(msgspec.Struct, frozen=True):
 
 async def perform(ctx: CallContext, plan: Plan, timeout_s: int) -> Done:
     """Run *plan* in the tenant's workspace; ToolFailure when it may not, or took too long."""
-    async with _ground(ctx.workspace) as ground:
+    async with place(ctx.caller.tenant_id), _ground(ctx.workspace) as ground:
         if plan.reads:
             return await _Run(ctx, plan, ground, timeout_s).answer()
         async with turn(ground.home):
@@ -118,6 +118,7 @@ class _Run:
     def _looked_at(self) -> Configuration | None:
         """The repository's configuration, with everything looked at that git will read."""
         plan = self.plan
+        repository.require_plain(self.ground.root, (*plan.folder, *(plan.target or ())))
         if not self.folder.is_dir():
             shown = "/".join(("/workspace", *plan.folder))
             raise ToolFailure("not_found", f"There is no folder {shown}.", field="args")
@@ -280,8 +281,8 @@ class _Run:
 
     def _shown(self, data: bytes, cut: bool) -> str:
         text = data.decode("utf-8", "ignore" if cut else "replace")
-        for place, name in ((self.ground.root, "/workspace"), (self.ground.home, "~")):
-            text = text.replace(str(place), name)
+        for real, shown in ((self.ground.root, "/workspace"), (self.ground.home, "~")):
+            text = text.replace(str(real), shown)
         if cut:
             text += (
                 f"\n[Cut: these are the first {len(data)} bytes. Ask for less: --max-count, "

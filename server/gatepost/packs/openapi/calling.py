@@ -15,7 +15,7 @@ from gatepost.openapi.request import (
     request_target,
 )
 from gatepost.packs.openapi import credential, shelf
-from gatepost.packs.openapi.listing import described
+from gatepost.packs.openapi.lookup import described
 from gatepost.packs.openapi.pack import pack
 from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.tools.surroundings import Reply, Sending

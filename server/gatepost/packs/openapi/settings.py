@@ -4,6 +4,7 @@ import re
 from collections.abc import Iterator
 from typing import Literal
 
+from gatepost.packs import BUILT_IN
 from gatepost.packs.table import Fault, PackSettings
 
 NAME = re.compile(r"[a-z0-9_]{1,32}", re.ASCII)
@@ -74,6 +75,11 @@ class OpenapiSettings(PackSettings, frozen=True, kw_only=True):
     apis: dict[str, Api] = {}
     """APIs whose operations become tools of their own, one table each."""
 
+    @property
+    def makes_packs(self) -> bool:
+        """See `PackSettings`."""
+        return bool(self.apis)
+
     def faults(self) -> Iterator[Fault]:
         """See `PackSettings`."""
         if self.apis_per_tenant < 1:
@@ -81,8 +87,15 @@ class OpenapiSettings(PackSettings, frozen=True, kw_only=True):
         if not 1_000 <= self.document_bytes <= 20_000_000:
             yield Fault("document_bytes", "this must be between 1,000 and 20,000,000")
         for name, api in self.apis.items():
-            if not NAME.fullmatch(name):
-                hint = "a name is at most 32 of a-z, 0-9 and _"
-                yield Fault(f"apis.{name}", f"{name!r} cannot name an API", hint)
-            for fault in api.faults():
-                yield fault._replace(setting=f"apis.{name}.{fault.setting}")
+            yield from self.faults_of(name, api)
+
+    def faults_of(self, name: str, api: Api) -> Iterator[Fault]:
+        """What is wrong with one API's table."""
+        if not NAME.fullmatch(name):
+            hint = "a name is at most 32 of a-z, 0-9 and _"
+            yield Fault(f"apis.{name}", f"{name!r} cannot name an API", hint)
+        elif name in BUILT_IN:
+            hint = "agents and logs name packs: choose a name of its own"
+            yield Fault(f"apis.{name}", f"{name!r} is the name of a built-in pack", hint)
+        for fault in api.faults():
+            yield fault._replace(setting=f"apis.{name}.{fault.setting}")

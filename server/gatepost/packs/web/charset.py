@@ -8,10 +8,8 @@ BOMS = (
     (codecs.BOM_UTF16_LE, "utf-16-le"),
     (codecs.BOM_UTF16_BE, "utf-16-be"),
 )
-META = re.compile(
-    rb"<meta\s[^>]{0,500}?charset\s*=\s*[\"']?\s*([a-zA-Z0-9_:-]{1,40})", re.IGNORECASE
-)
-CHARSET = re.compile(r"charset\s*=\s*[\"']?\s*([a-z0-9_:-]{1,40})", re.IGNORECASE)
+META = re.compile(rb"<meta\s[^>]{0,500}?charset\s*=\s*[\"']?([a-zA-Z0-9_:-]{1,40})", re.IGNORECASE)
+CHARSET = re.compile(r"charset\s*=\s*[\"']?([a-z0-9_:-]{1,40})", re.IGNORECASE)
 
 # The names of the Encoding standard that pages use, as Python's codecs. Python knows more codecs
 # than that, and some of them run programs' text or unpack what is packed.
@@ -61,7 +59,7 @@ def decoded(body: bytes, content_type: str, *, html: bool) -> str:
 
 
 def _named(body: bytes, content_type: str, *, html: bool) -> list[str]:
-    named = CHARSET.findall(content_type)[:1]
+    named = CHARSET.findall(content_type[:500])[:1]
     if html:
         found = META.search(body[:4096])
         named += [found[1].decode()] if found else []

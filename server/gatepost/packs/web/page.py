@@ -145,6 +145,7 @@ def _title(found: list[Token]) -> str:
                 inside = isinstance(token, Start)
                 if not inside and "".join(pieces).strip():
                     break
+                pieces.clear()
         if title := SPACES.sub(" ", "".join(pieces)).strip():
             return title[:TITLE_CHARACTERS]
     return ""

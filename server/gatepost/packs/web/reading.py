@@ -27,7 +27,7 @@ DOCUMENTS = {
 
 def kind_of(reply: Reply) -> Literal["html", "text"]:
     """How an answer is read; ToolFailure for what is no text."""
-    said = reply.headers.get("content-type", "").partition(";")[0].strip().lower()
+    said = reply.headers.get("content-type", "")[:500].partition(";")[0].strip().lower()
     beginning = reply.body[:2048]
     if said in UNSAID:
         # Nobody said what it is: UTF-16 aside, text holds no zero bytes.

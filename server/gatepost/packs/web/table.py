@@ -1,6 +1,7 @@
 """A table of HTML as one of Markdown, unless it only lays a page out."""
 
 COLUMNS = 40
+CELLS = 100_000
 CELL_CHARACTERS = 1_000
 """A longer cell makes its table layout: nobody reads a paragraph in a column."""
 
@@ -40,7 +41,9 @@ class Table:
         """As text; None when it is none that reads as a table."""
         rows = [[_flat(cell) for cell in row[:COLUMNS]] for row in self._rows if row]
         width = max(map(len, rows), default=0)
-        if any(len(text) > CELL_CHARACTERS for row in rows for text in row) or width == 1:
+        if width == 1 or len(rows) * width > CELLS:
+            return None
+        if any(len(text) > CELL_CHARACTERS for row in rows for text in row):
             return None
         if not marks:
             return "\n".join("\t".join(row) for row in rows)

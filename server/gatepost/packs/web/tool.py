@@ -3,6 +3,7 @@
 import asyncio
 from typing import Annotated
 from urllib.parse import urlsplit
+from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, Field
 
@@ -20,6 +21,8 @@ REDIRECTS = 5
 ACCEPT = "text/html,application/xhtml+xml,text/markdown;q=0.9,text/plain;q=0.8,*/*;q=0.5"
 ROBOTS_S = 10.0
 remembered = Remembered()
+_turns = WeakValueDictionary[str, asyncio.Lock]()
+"""A page can keep a processor busy for a second, so each tenant has one read at a time."""
 
 
 class Fetched(BaseModel):
@@ -75,7 +78,8 @@ async def web_fetch(
         before=may_be_asked,
     )
     _check_status(reply)
-    page = await asyncio.to_thread(read, reply, format)
+    async with _turns.setdefault(ctx.caller.tenant_id, asyncio.Lock()):
+        page = await asyncio.to_thread(read, reply, format)
     return _part(page, reply.url, offset, max_chars, settings.max_bytes)
 
 

@@ -1,0 +1,155 @@
+"""`python -m bench --redaction`: what searching a megabyte costs, by the number of secrets."""
+
+import json
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from random import Random
+from statistics import median
+
+import msgspec
+
+from bench.report import number, table
+from gatepost.redaction.automaton import Redactor
+from gatepost.redaction.document import cleaned
+
+SECRETS = (0, 1, 100, 1_000)
+SECRET_CHARACTERS = 40
+MEGABYTE = 1_000_000
+DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_"
+
+
+@dataclass(frozen=True)
+class Cost:
+    """One kind of answer with so many secrets: milliseconds a megabyte, and times the floor's."""
+
+    answer: str
+    secrets: int
+    ms: float
+    ratio: float
+
+
+@dataclass(frozen=True)
+class Making:
+    """What a redactor of so many secrets costs to make, in milliseconds."""
+
+    secrets: int
+    ms: float
+
+
+def words(dice: Random, size: int) -> str:
+    """Lines of text as reports and logs have them."""
+    known = ["".join(dice.choices(DIGITS[26:52], k=dice.randint(2, 11))) for _ in range(2_000)]
+    lines = []
+    while size > 0:
+        line = " ".join(dice.choices(known, k=dice.randint(6, 14)))
+        lines.append(line)
+        size -= len(line) + 1
+    return "\n".join(lines)
+
+
+def rows(dice: Random, size: int) -> str:
+    """JSON as APIs answer it: strings, names, numbers, addresses with escapes."""
+    count = size // 150
+    return json.dumps(
+        [
+            {
+                "id": number,
+                "name": "".join(dice.choices(DIGITS, k=12)),
+                "url": f"https://api.example.com/items/{number}?q=a%20b&page=2",
+                "note": 'said "yes"\nand left',
+                "total": dice.random() * 1000,
+            }
+            for number in range(count)
+        ]
+    )
+
+
+def digits(dice: Random, size: int) -> str:
+    """A file in base64, where each pattern of base64 might begin."""
+    return "".join(dice.choices(DIGITS[:62], k=size))
+
+
+def answers(size: int) -> Mapping[str, bytes]:
+    """What is searched, as the blocks of an answer or as its structured value; always the same."""
+    dice = Random(4)
+    encode = msgspec.json.encode
+    return {
+        "text": encode([{"type": "text", "text": words(dice, size)}]),
+        "JSON as text": encode([{"type": "text", "text": rows(dice, size)}]),
+        "JSON as value": rows(dice, size).encode(),
+        "base64": encode([{"type": "text", "text": digits(dice, size)}]),
+    }
+
+
+def secrets(count: int) -> dict[str, str]:
+    """So many secrets, none of which is in the answers."""
+    dice = Random(5)
+    return {f"S{at}": "".join(dice.choices(DIGITS, k=SECRET_CHARACTERS)) for at in range(count)}
+
+
+def timed(work: Callable[[], object]) -> float:
+    """Milliseconds of this process's CPU."""
+    begun = time.process_time()
+    work()
+    return (time.process_time() - begun) * 1000
+
+
+def run(rounds: int, size: int = MEGABYTE) -> tuple[list[Cost], list[Making]]:
+    """
+    Search every answer with every number of secrets, in turn, so many times.
+
+    The floor is what any server does with an answer at the least: encode it.
+    """
+    making: dict[int, list[float]] = {count: [] for count in SECRETS}
+    made: dict[int, Redactor] = {}
+    searched: dict[tuple[str, int], list[tuple[float, float]]] = {}
+    documents = answers(size)
+    for _ in range(rounds):
+        for count in SECRETS:
+            values = secrets(count)
+            begun = time.process_time()
+            made[count] = Redactor(values)
+            making[count].append((time.process_time() - begun) * 1000)
+        for name, document in documents.items():
+            value = msgspec.json.decode(document)
+            floor = min(timed(lambda: msgspec.json.encode(value)) for _ in range(3))  # noqa: B023
+            for count in SECRETS:
+                blocks = name != "JSON as value"
+                ms = timed(lambda: cleaned(document, made[count], blocks=blocks))  # noqa: B023
+                scale = MEGABYTE / len(document)
+                searched.setdefault((name, count), []).append((ms * scale, ms / (floor or ms)))
+    costs = [
+        Cost(name, count, median(ms for ms, _ in taken), median(ratio for _, ratio in taken))
+        for (name, count), taken in searched.items()
+    ]
+    return costs, [Making(count, median(taken)) for count, taken in making.items()]
+
+
+def render(costs: Sequence[Cost], makings: Sequence[Making]) -> str:
+    """Milliseconds a megabyte and, behind them, times the floor; then what making costs."""
+    head = ["answer", *(f"{count} secrets" for count in SECRETS)]
+    lines = []
+    for name in dict.fromkeys(cost.answer for cost in costs):
+        found = {cost.secrets: cost for cost in costs if cost.answer == name}
+        cells = [f"{number(found[n].ms)} ({number(found[n].ratio)})" for n in SECRETS]
+        lines.append([name, *cells])
+    lines.append(["making, ms", *(number(making.ms) for making in makings)])
+    return table(head, lines)
+
+
+def save(
+    costs: Sequence[Cost],
+    makings: Sequence[Making],
+    machine: Mapping[str, object],
+    path: Path,
+) -> None:
+    """Every figure, and where it was measured."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    found = {
+        "machine": machine,
+        "costs": [asdict(one) for one in costs],
+        "making": [asdict(one) for one in makings],
+    }
+    path.write_text(json.dumps(found, indent=1), encoding="utf-8")

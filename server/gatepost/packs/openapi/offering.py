@@ -1,0 +1,216 @@
+"""Makes a tool of each operation of the descriptions that the configuration names."""
+
+import base64
+from collections.abc import Callable, Iterator, Mapping
+from fnmatch import fnmatchcase
+from pathlib import Path
+from typing import Any
+
+import msgspec
+
+from gatepost.openapi.address import Nowhere, base_url, operation_base
+from gatepost.openapi.answer import READ_BYTES, shown_body
+from gatepost.openapi.arguments import Arguments, arguments_of
+from gatepost.openapi.document import Document, Entry, Unresolvable
+from gatepost.openapi.naming import tool_names
+from gatepost.openapi.operation import Operation, answer_schema, read_operation
+from gatepost.openapi.reading import MOST_BYTES, Unreadable
+from gatepost.openapi.request import Misuse, request_body, request_headers, request_target
+from gatepost.openapi.schema import Simplified
+from gatepost.packs.openapi import credential
+from gatepost.packs.openapi.credential import Credential
+from gatepost.packs.openapi.refusal import refusal_of
+from gatepost.packs.openapi.settings import Api, OpenapiSettings
+from gatepost.packs.openapi.source import described
+from gatepost.packs.table import Fault
+from gatepost.tools.api import CallContext, Outcome, ToolFailure
+from gatepost.tools.dialect import validator_of
+from gatepost.tools.pack import Pack
+from gatepost.tools.surroundings import Reply
+
+Fetch = Callable[[str], bytes]
+"""The bytes at a URL; raises ToolFailure."""
+
+LONGEST = 2_000
+SHOWN_BYTES = 2_000_000
+MARGIN_S = 10.0
+READS = frozenset({"GET", "HEAD", "OPTIONS", "TRACE"})
+IDEMPOTENT = READS | {"PUT", "DELETE"}
+CHANGES = frozenset({"PUT", "PATCH", "DELETE"})
+
+
+def packs_from(table: OpenapiSettings, fetch: Fetch) -> Iterator[Pack | Fault]:
+    """A pack for each API of the configuration, or what keeps it from being served."""
+    for name, api in table.apis.items():
+        if not any(table.faults_of(name, api)):
+            try:
+                document = described(_read(api.document, fetch))
+                yield _pack(name, api, document)
+            except (Unreadable, ToolFailure, OSError) as error:
+                told = error.strerror if isinstance(error, OSError) else str(error)
+                message = f"{api.document} cannot be used: {told}"
+                yield Fault(f"apis.{name}.document", message, "name a file or a URL that is there")
+            except Nowhere as error:
+                yield Fault(f"apis.{name}.base_url", str(error), "name the API's URL here")
+            except ValueError as error:
+                yield Fault(f"apis.{name}", str(error))
+
+
+def _read(place: str, fetch: Fetch) -> bytes:
+    if place.startswith(("http://", "https://")):
+        return fetch(place)
+    path = Path(place)
+    if path.stat().st_size > MOST_BYTES:
+        raise Unreadable(f"it has more than {MOST_BYTES} bytes")
+    return path.read_bytes()
+
+
+def _pack(name: str, api: Api, document: Document) -> Pack:
+    pack = Pack(name)
+    spec_url = api.document if api.document.startswith("http") else ""
+    home = base_url(document, override=api.base_url, spec_url=spec_url)
+    names = tool_names(document.entries, api.prefix)
+    for entry in document.entries:
+        if not _is_wanted(entry, api):
+            continue
+        try:
+            operation = read_operation(document, entry)
+            own = operation_base(operation.source.get("servers"), spec_url=spec_url)
+        except Unresolvable as error:
+            raise ValueError(f"{entry.method} {entry.path} leads nowhere at {error}") from None
+        base = home if api.base_url or own is None else own
+        _add(pack, names[entry.path, entry.method], Offered(api, operation, base, home))
+    if not pack.tools:
+        wanted = "tags, paths and methods" if document.entries else "any filter"
+        raise ValueError(f"no operation of {api.document} fits {wanted}")
+    return pack
+
+
+def _is_wanted(entry: Entry, api: Api) -> bool:
+    return (
+        (not api.tags or bool(set(api.tags) & set(entry.tags)))
+        and (not api.paths or any(fnmatchcase(entry.path, one) for one in api.paths))
+        and (not api.methods or entry.method.lower() in api.methods)
+    )
+
+
+def _add(pack: Pack, name: str, offered: "Offered") -> None:
+    """Offer it; patterns that no validator takes are left out rather than the tool."""
+    operation, method = offered.operation, offered.operation.entry.method
+    schema = offered.arguments.schema()
+    try:
+        validator_of(schema)
+    except ValueError:
+        offered.simplify()
+        schema = offered.arguments.schema()
+    pack.add(
+        name,
+        description=_description(operation),
+        input_schema=schema,
+        invoke=offered.invoke,
+        output_schema=offered.answer,
+        title=operation.entry.summary[:100] or name,
+        scopes=frozenset(offered.api.scopes),
+        read_only=method in READS,
+        destructive=method in CHANGES,
+        idempotent=method in IDEMPOTENT,
+        open_world=True,
+        timeout_s=offered.api.timeout_s + MARGIN_S,
+    )
+
+
+def _description(operation: Operation) -> str:
+    entry = operation.entry
+    told = operation.source.get("description")
+    description = told.strip() if isinstance(told, str) else ""
+    # The summary is the title already; it says more where the description says little.
+    kept = [description] if len(description) > len(entry.summary) else [entry.summary, description]
+    kept = [text for text in kept if text]
+    return "\n\n".join([*kept, f"({entry.method} {entry.path})"])[:LONGEST]
+
+
+class Offered:
+    """One operation as a tool: its arguments, its answer, and the call."""
+
+    def __init__(self, api: Api, operation: Operation, base: str, home: str) -> None:
+        self.api, self.operation = api, operation
+        self._base, self._home = base, home
+        self._credential = Credential(
+            header=api.auth_header, scheme=api.auth_scheme, reference=api.auth
+        )
+        self._hidden = frozenset({api.auth_header.lower()} if api.auth else ())
+        self.arguments: Arguments = arguments_of(operation, hidden=self._hidden)
+        self.answer, self._validator = _answer(operation)
+
+    def simplify(self) -> None:
+        """Do without what the validator does not take."""
+        self.arguments = arguments_of(self.operation, hidden=self._hidden, plain=True)
+
+    async def invoke(self, ctx: CallContext, arguments: Mapping[str, Any]) -> Outcome:
+        """Call the operation with arguments that satisfy the schema; ToolFailure says why not."""
+        entry = self.operation.entry
+        given = self.arguments.given(arguments)
+        try:
+            target = request_target(self.operation, given)
+            options = request_body(self.operation, given, self.arguments.media_type)
+            headers = request_headers(self.operation, given)
+        except Misuse as misuse:
+            raise ToolFailure("validation", str(misuse)) from None
+        url = self._base + target
+        auth = await credential.headers(ctx, self._credential, url=url, home=self._home)
+        options["headers"] = {**headers, **options.get("headers", {}), **auth}
+        options["timeout_s"] = self.api.timeout_s
+        options["max_bytes"] = READ_BYTES
+        options["redirects"] = 5 if entry.method in READS else 0
+        reply = await ctx.http.send(entry.method, url, **options)
+        if not 200 <= reply.status < 300:
+            raise refusal_of(reply, f"{entry.method} {entry.path}")
+        return self._outcome(reply)
+
+    def _outcome(self, reply: Reply) -> Outcome:
+        kind = reply.headers.get("content-type", "")
+        if kind.startswith("image/") and not reply.truncated:
+            data = base64.b64encode(reply.body).decode()
+            image = {"type": "image", "data": data, "mimeType": kind.partition(";")[0]}
+            return Outcome((image,))
+        shown = shown_body(reply.body, kind, truncated=reply.truncated, most=SHOWN_BYTES)
+        if self._validator is not None:
+            self._hold(reply, shown.body, cut=shown.cut)
+        if isinstance(shown.body, str):
+            text = shown.body
+        elif shown.body is None:
+            text = f"Done ({reply.status})."
+        else:
+            text = msgspec.json.encode(shown.body).decode()
+        blocks = [{"type": "text", "text": text}]
+        if shown.cut:
+            blocks.append({"type": "text", "text": "[The answer was cut. Ask for less at once.]"})
+        is_whole = isinstance(shown.body, dict)
+        return Outcome(tuple(blocks), shown.body if is_whole else msgspec.UNSET)
+
+    def _hold(self, reply: Reply, body: Any, *, cut: bool) -> None:
+        """ToolFailure for an answer that is not what the description says: clients drop those."""
+        if isinstance(body, dict) and self._validator.is_valid(body):
+            return
+        place = f"{self.operation.entry.method} {self.operation.entry.path}"
+        why = "a longer answer than is read" if cut else "not the answer that it is described with"
+        text = msgspec.json.encode(body).decode()[:LONGEST]
+        message = f"{place} was done ({reply.status}), with {why}: {text}"
+        raise ToolFailure("internal", message)
+
+
+def _answer(operation: Operation) -> tuple[Mapping[str, Any] | None, Any]:
+    """The output schema, where the description gives one that can be held to."""
+    written = answer_schema(operation)
+    if written is None:
+        return None, None
+    for plain in (False, True):
+        simplified = Simplified(operation.dialect, drops="writeOnly", lenient=True, plain=plain)
+        schema = simplified.schema(written)
+        if schema.get("type") != "object" or not schema.get("properties"):
+            return None, None
+        try:
+            return schema, validator_of(schema)
+        except ValueError:
+            continue
+    return None, None

@@ -1,0 +1,101 @@
+"""What an API says when it does not do what was asked, as a failure that a model can act on."""
+
+import email.utils
+import time
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+
+from gatepost.tools.api import FailureKind, ToolFailure
+from gatepost.tools.surroundings import Reply
+
+KINDS: Mapping[int, FailureKind] = {
+    401: "denied",
+    403: "denied",
+    404: "not_found",
+    410: "not_found",
+    409: "conflict",
+    412: "conflict",
+    423: "conflict",
+    408: "timeout",
+    429: "rate_limit",
+}
+SHOWN = 600
+LONGEST_WAIT_S = 86_400.0
+WORDS = ("message", "detail", "error_description", "error", "title", "errors", "reason", "msg")
+"""Where APIs put their sentence (RFC 9457 has `detail` and `title`), the most telling first."""
+
+
+def refusal_of(reply: Reply, what: str) -> ToolFailure:
+    """The failure that an answer other than 2xx is; *what* names the operation."""
+    status = reply.status
+    kind: FailureKind = KINDS.get(status, "validation")
+    if status >= 500:
+        kind = "upstream_unavailable"
+    if 300 <= status < 400:
+        message = f"{what} answered {status}: it has moved, and only reads follow."
+        return ToolFailure("not_found", message)
+    said, field = _said(reply.body)
+    message = f"{what} answered {status}" + (f": {said}" if said else ".")
+    wait = retry_after(reply.headers) if kind in ("rate_limit", "upstream_unavailable") else None
+    return ToolFailure(
+        kind, message, field=field if kind == "validation" else None, retry_after=wait
+    )
+
+
+def retry_after(headers: Mapping[str, str]) -> float | None:
+    """Seconds to wait (RFC 9110 section 10.2.3), within a day."""
+    text = headers.get("retry-after", "").strip()
+    if text.isascii() and text.isdigit():
+        return min(float(text[:9]), LONGEST_WAIT_S)
+    try:
+        at = email.utils.parsedate_to_datetime(text).timestamp()
+    except (TypeError, ValueError, OverflowError):
+        return None
+    return min(max(at - time.time(), 0.0), LONGEST_WAIT_S)
+
+
+def _said(body: bytes) -> tuple[str, str | None]:
+    """The API's own sentence, and the argument that it is about if it names one."""
+    try:
+        value = msgspec.json.decode(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        text = body[: SHOWN * 4].decode("utf-8", errors="replace").strip()
+        return ("" if text.startswith("<") else text[:SHOWN]), None
+    sentence, field = _sentence(value)
+    if not sentence and value not in (None, {}, [], ""):
+        sentence = msgspec.json.encode(value).decode()
+    return sentence[:SHOWN], field
+
+
+def _sentence(value: Any, depth: int = 0) -> tuple[str, str | None]:
+    if isinstance(value, str):
+        return value.strip(), None
+    if depth > 3:
+        return "", None
+    if isinstance(value, list):
+        found = [_sentence(one, depth + 1) for one in value[:5]]
+        fields = [field for _, field in found if field]
+        return " ".join(text for text, _ in found if text), fields[0] if fields else None
+    if not isinstance(value, dict):
+        return "", None
+    field = _field(value)
+    for word in WORDS:
+        if word in value:
+            sentence, inner = _sentence(value[word], depth + 1)
+            if sentence:
+                named = field or inner
+                place = f"{named}: " if field and depth and field not in sentence else ""
+                return f"{place}{sentence}", named
+    return "", field
+
+
+def _field(value: Mapping[str, Any]) -> str | None:
+    """`{"field": "priority"}`, or FastAPI's `{"loc": ["body", "priority"]}`."""
+    if isinstance(value.get("field"), str):
+        return str(value["field"])
+    place = value.get("loc")
+    if isinstance(place, list) and place and isinstance(place[-1], str):
+        return place[-1]
+    return None

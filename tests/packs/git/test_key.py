@@ -1,0 +1,76 @@
+"""The tenant's SSH key: one, made once, and its private half shown to nobody."""
+
+import asyncio
+import base64
+from pathlib import Path
+
+import pytest
+
+from gatepost.packs.ssh.key import key_of
+from gatepost.workspace import Workspaces
+from tests.packs.git.conftest import World
+from tests.packs.git.talk import fine, git
+from tests.packs.office import Worker
+
+pytestmark = pytest.mark.requirement("X3")
+
+
+def private_key(world: World, worker: Worker) -> Path:
+    return world.root / ".gatepost" / worker.tenant / "ssh" / "id_ed25519"
+
+
+def test_the_public_key_is_one_line_and_stays_the_same(world: World, worker: Worker) -> None:
+    """As an account's page takes it; the private half is readable by the server's user alone."""
+    first = worker.call("ssh_public_key")
+    again = worker.call("ssh_public_key")
+    kind, data, comment = first.value.split(" ")
+
+    assert first.value == again.value
+    assert (kind, comment) == ("ssh-ed25519", "workspace@gatepost")
+    assert base64.b64decode(data).startswith(b"\0\0\0\x0bssh-ed25519\0\0\0\x20")
+    assert private_key(world, worker).stat().st_mode & 0o777 == 0o600
+
+
+def test_no_tool_reads_the_private_key(world: World, agent: Worker) -> None:
+    """Neither by a path, nor by what git could be made to read."""
+    agent.call("ssh_public_key")
+    place = private_key(world, agent)
+    secret = place.read_text().split("\n")[2]
+    fine(agent, "init")
+    paths = (
+        *("/workspace/.ssh/id_ed25519", ".ssh/id_ed25519", "../.gatepost/x/ssh/id_ed25519"),
+        *(str(place), f"../.gatepost/{agent.tenant}/ssh/id_ed25519"),
+    )
+    for path in paths:
+        for tool in ("fs_read_text", "workspace_read"):
+            assert agent.call(tool, path=path).failure is not None
+        for args in (["diff", "--no-index", path], ["add", path], ["show", f"HEAD:{path}"]):
+            heard = agent.call("git", args=args)
+            assert secret not in (heard.failure or heard.text)
+    listed = agent.call("workspace_list", recursive=True).text
+
+    assert "ed25519" not in listed
+
+
+async def test_replicas_that_ask_at_once_make_one_key(tmp_path: Path) -> None:
+    """Each has its own handles on the files that they share."""
+    replicas = [Workspaces(tmp_path) for _ in range(4)]
+    try:
+        keys = await asyncio.gather(*(key_of(one.of("acme")) for one in replicas))
+        other = await key_of(replicas[0].of("globex"))
+    finally:
+        for one in replicas:
+            one.close()
+
+    assert len({key.public for key in keys}) == 1
+    assert other.public != keys[0].public
+    assert keys[0].path == str(tmp_path / ".gatepost/acme/ssh/id_ed25519")
+
+
+def test_ssh_is_told_no_more_than_it_needs(world: World, agent: Worker) -> None:
+    """What a call needed is gone after it; nothing of it is in the workspace."""
+    git(agent, "clone", world.shell.url("none.git"))
+    home = world.root / ".gatepost" / agent.tenant / "git"
+
+    assert sorted(path.name for path in home.iterdir()) == ["gitconfig", "turn"]
+    assert agent.call("fs_list").value == []

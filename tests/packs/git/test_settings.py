@@ -1,0 +1,84 @@
+"""What `gatepost check` says of the packs' tables and of the machine."""
+
+from typing import Any
+
+import pytest
+
+from gatepost.config import programs
+from gatepost.packs.ssh.settings import OFFICIAL, SshSettings
+from gatepost.sandbox.launch import landlock_version
+from tests.support.idp import Idp
+from tests.tenancy.house import issuer, judged
+
+KEY = OFFICIAL[0].split(" ")[2]
+
+
+def found(**settings: Any) -> list[tuple[str, str]]:
+    """Ids and settings of what is said about these packs."""
+    with Idp() as idp:
+        said = judged([issuer(idp)], tools={"packs": ["git", "ssh"]}, **settings)
+    return [
+        (one.id, one.setting)
+        for one in said
+        if one.id[7:] in {"E060", "E070", "W070", "W071", "W072"}
+    ]
+
+
+@pytest.mark.requirement("X2", "X3")
+def test_tables_in_order_are_fine() -> None:
+    """On a machine with git, ssh and Landlock."""
+    packs = {
+        "git": {"credentials": {"gitlab.com": "secret:TOKEN", "h.example:8443": "secret:T2"}},
+        "ssh": {
+            "known_hosts": [
+                f"h.example ssh-ed25519 {KEY}",
+                f"[h.example]:2222 ssh-ed25519 {KEY} me",
+            ]
+        },
+    }
+    unconfined = [] if landlock_version() else [("config.W070", "tools.packs")]
+
+    assert found(packs=packs) == unconfined
+    assert SshSettings(**packs["ssh"]).lines[:2] == OFFICIAL
+
+
+BAD = [
+    ({"git": {"credentials": {"gitlab.com": "glpat-literal"}}}, "packs.git.credentials"),
+    ({"git": {"credentials": {"https://gitlab.com": "secret:A"}}}, "packs.git.credentials"),
+    ({"git": {"credentials": {"GitLab.com": "secret:A"}}}, "packs.git.credentials"),
+    ({"git": {"max_output_bytes": 1}}, "packs.git.max_output_bytes"),
+    ({"ssh": {"known_hosts": ["h.example"]}}, "packs.ssh.known_hosts[0]"),
+    ({"ssh": {"known_hosts": [f"* ssh-ed25519 {KEY}"]}}, "packs.ssh.known_hosts[0]"),
+    (
+        {"ssh": {"known_hosts": [f"@cert-authority h ssh-ed25519 {KEY}"]}},
+        "packs.ssh.known_hosts[0]",
+    ),
+    ({"ssh": {"known_hosts": [f"h ssh-rsa {KEY}"]}}, "packs.ssh.known_hosts[0]"),
+    ({"ssh": {"known_hosts": ["h ssh-ed25519 AAAA="]}}, "packs.ssh.known_hosts[0]"),
+    ({"ssh": {"known_hosts": [f"h ssh-ed25519 {KEY}\nevil"]}}, "packs.ssh.known_hosts[0]"),
+]
+
+
+@pytest.mark.requirement("X2", "X3")
+@pytest.mark.parametrize(("packs", "setting"), BAD, ids=[str(one[0])[:60] for one in BAD])
+def test_what_cannot_be_used_is_named(packs: dict[str, Any], setting: str) -> None:
+    """Without repeating what may be a token."""
+    with Idp() as idp:
+        said = judged([issuer(idp)], packs=packs)
+
+    assert [one.setting for one in said if one.id == "config.E060"] == [setting]
+    assert all("glpat" not in one.message + one.hint for one in said)
+
+
+@pytest.mark.requirement("X2")
+def test_a_machine_that_lacks_something_is_told_so(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Each problem by its id; without the pack there is none."""
+    monkeypatch.setattr(programs, "confines", lambda: False)
+    monkeypatch.setattr(programs.shutil, "which", lambda name: None)
+    said = [one for one, _ in found(network={"proxy": "http://127.0.0.1:3128"})]
+
+    assert said == ["config.E070", "config.W071", "config.W070", "config.W072"]
+    with Idp() as idp:
+        assert not [one for one in judged([issuer(idp)]) if one.id.endswith(("070", "071", "072"))]
+    monkeypatch.setattr(programs, "git_version", lambda: (2, 37))
+    assert ("config.E070", "tools.packs") in found()

@@ -1,0 +1,1 @@
+"""The pack `gitlab`: its description of the API."""

@@ -1,0 +1,198 @@
+"""GitLab's own description is fetched, kept for an hour, paged and searched."""
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+from starlette.applications import Starlette
+from starlette.requests import Request
+from starlette.responses import Response
+from starlette.routing import Route
+
+from gatepost.packs.gitlab.description import CACHED_S, Cache
+from gatepost.packs.gitlab.settings import SPEC_URL
+from tests.packs.office import Office, Worker, open_office
+from tests.support.serving import Server
+
+pytestmark = pytest.mark.requirement("X5")
+
+SPEC = """openapi: 3.0.1
+info: {title: GitLab API, version: v4}
+paths:
+  /api/v4/projects/{id}/issues:
+    get:
+      summary: List project issues
+      description: Get all issues… of a project
+      operationId: getProjectIssues
+      tags: [issues]
+      parameters: [{$ref: '#/components/parameters/id'}]
+      responses: {'200': {description: Ünïcödé 🦊}}
+    post: {summary: New issue, operationId: postProjectIssues}
+  /api/v4/version:
+    get: {summary: Version, operationId: getVersion}
+components:
+  parameters:
+    id: {name: id, in: path, required: true, schema: {type: string}}
+""".encode()
+
+
+class Host:
+    """Where descriptions are; how often each was fetched."""
+
+    def __init__(self) -> None:
+        self.fetched: list[str] = []
+
+    async def answer(self, request: Request) -> Response:
+        self.fetched.append(request.url.path)
+        if request.url.path == "/gone":
+            return Response(status_code=404)
+        return Response(b"\xff\xfe\xff" if request.url.path == "/bytes" else SPEC)
+
+
+@pytest.fixture(scope="module")
+def host() -> Host:
+    return Host()
+
+
+@pytest.fixture(scope="module")
+def url(host: Host) -> Iterator[str]:
+    server = Server(Starlette(routes=[Route("/{rest:path}", host.answer)])).start()
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def office(url: str, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+    """A server whose operator keeps GitLab's description at home."""
+    folder = tmp_path_factory.mktemp("gitlab")
+    packs = {"gitlab": {"spec_url": f"{url}/home.yaml"}}
+    network = {"allow_hosts": [url.removeprefix("http://")]}
+    with open_office(folder, ["gitlab"], packs=packs, network=network) as office:
+        yield office
+
+
+@pytest.fixture(params=["mcp", "rest"])
+def worker(office: Office, request: pytest.FixtureRequest) -> Worker:
+    return office.worker(request.param)
+
+
+def test_the_description_is_paged_without_breaking_a_character(worker: Worker) -> None:
+    """Whoever asks for chunk after chunk has every byte once, wherever the borders are."""
+    for size in (4, 97, 200_000):
+        found = b""
+        for offset in range(0, len(SPEC), size):
+            chunk = worker.call("gitlab_openapi_spec", offset=offset, max_bytes=size).value
+            assert chunk["status_code"] == 200
+            assert chunk["total_bytes"] == len(SPEC)
+            assert chunk["offset"] == len(found)
+            found += chunk["text"].encode()
+            assert chunk["truncated"] is (len(found) < len(SPEC))
+        assert found == SPEC
+
+
+def test_paths_are_searched_and_paged(worker: Worker) -> None:
+    """By path, method and summary, in any case."""
+
+    def found(**given: Any) -> Any:
+        return worker.call("gitlab_openapi_paths", **given).value
+
+    everything = found()
+
+    assert (everything["total"], everything["offset"], everything["limit"]) == (3, 0, 200)
+    assert everything["entries"][0] == {
+        "path": "/api/v4/projects/{id}/issues",
+        "method": "GET",
+        "summary": "List project issues",
+    }
+    assert found(filter_text="ISSUES")["total"] == 2
+    assert [one["method"] for one in found(filter_text="post")["entries"]] == ["POST"]
+    assert found(filter_text="version", limit=1, offset=1) == {
+        "total": 1,
+        "offset": 1,
+        "limit": 1,
+        "entries": [],
+    }
+
+
+@pytest.mark.parametrize("path", ["/projects/{id}/issues", "/api/v4/projects/{id}/issues"])
+def test_an_operation_is_described(worker: Worker, path: str) -> None:
+    """As it is written, references resolved; GitLab's own documentation leaves the root out."""
+    told = worker.call("gitlab_openapi_operation", path=path, method="get").value
+
+    assert told["operationId"] == "getProjectIssues"
+    assert told["parameters"][0]["schema"] == {"type": "string"}
+    assert told["tags"] == ["issues"]
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "kind", "says"),
+    [
+        ("gitlab_openapi_spec", {"spec_url": "URL/gone"}, "validation", "answered 404"),
+        ("gitlab_openapi_spec", {"spec_url": "URL/bytes"}, "validation", "no UTF-8 text"),
+        ("gitlab_openapi_spec", {"spec_url": "file:///etc/passwd"}, "denied", "."),
+        ("gitlab_openapi_spec", {"max_bytes": 3}, "validation", "max_bytes"),
+        ("gitlab_openapi_spec", {"offset": -1}, "validation", "offset"),
+        ("gitlab_openapi_paths", {"spec_url": "URL/bytes"}, "validation", "not valid YAML"),
+        ("gitlab_openapi_paths", {"limit": 0}, "validation", "limit"),
+        ("gitlab_openapi_operation", {"path": "/no", "method": "GET"}, "not_found", "There is no"),
+        (
+            "gitlab_openapi_operation",
+            {"path": "/projects/7/issues", "method": "GET"},
+            "not_found",
+            "gitlab_openapi_paths shows all",
+        ),
+    ],
+)
+def test_a_failure_tells_the_model_what_would_work(
+    worker: Worker, url: str, tool: str, given: dict[str, Any], kind: str, says: str
+) -> None:
+    """By both protocols."""
+    given = {n: v.replace("URL", url) if isinstance(v, str) else v for n, v in given.items()}
+
+    heard = worker.call(tool, **given)
+
+    assert heard.kind in (None, kind)
+    assert re.search(says, str(heard.failure)), heard
+
+
+def test_it_is_fetched_once_an_hour_by_each_tenant(office: Office, host: Host, url: str) -> None:
+    """Unless somebody asks for a fresh one; one tenant's is never the other's."""
+    one, other = office.worker("rest"), office.worker("rest")
+    place = "/counted.yaml"
+    for worker in (one, one, other):
+        worker.call("gitlab_openapi_paths", spec_url=url + place)
+    one.call("gitlab_openapi_spec", spec_url=url + place)
+    twice = host.fetched.count(place)
+    one.call("gitlab_openapi_spec", spec_url=url + place, refresh=True)
+
+    assert (twice, host.fetched.count(place)) == (2, 3)
+
+
+def test_the_hour_passes() -> None:
+    """What is an hour old is fetched again."""
+    now = [0.0]
+    cache = Cache(lambda: now[0])
+    cache.put("acme", SPEC_URL, b"x")
+    now[0] = CACHED_S - 1
+    fresh = cache.get("acme", SPEC_URL)
+    now[0] = CACHED_S
+
+    assert fresh is not None
+    assert cache.get("acme", SPEC_URL) is None
+    assert cache.get("globex", SPEC_URL) is None
+
+
+def test_what_is_kept_is_bounded() -> None:
+    """The oldest of all tenants' gives way."""
+    cache = Cache()
+    for number in range(5):
+        cache.put(f"t{number}", SPEC_URL, bytes(20_000_000))
+
+    assert [cache.get(f"t{number}", SPEC_URL) is not None for number in range(5)] == [
+        False,
+        False,
+        True,
+        True,
+        True,
+    ]

@@ -1,0 +1,303 @@
+"""Descriptions that somebody wrote to do harm, or without care."""
+
+import json
+from typing import Any
+
+import pytest
+
+from gatepost.openapi.address import Nowhere, base_url, operation_base
+from gatepost.openapi.document import Document
+from gatepost.openapi.naming import tool_names
+from gatepost.openapi.operation import read_operation
+from gatepost.openapi.reading import Unreadable, canonical
+from gatepost.openapi.reference import refuse_outside
+from tests.support.steps import steps
+
+pytestmark = pytest.mark.requirement("X7")
+
+HEAD = {"openapi": "3.0.0", "info": {"title": "t", "version": "1"}}
+
+
+def document(**members: Any) -> Document:
+    """A description with these members, read as any other."""
+    return read(json.dumps({**HEAD, **members}).encode())
+
+
+def read(data: bytes) -> Document:
+    made = Document(canonical(data))
+    refuse_outside(made)
+    return made
+
+
+def described(made: Document) -> Any:
+    """The first operation, all of it, which must be JSON."""
+    told = read_operation(made, made.entries[0]).source
+    return json.loads(json.dumps(told))
+
+
+def aliases(levels: int) -> bytes:
+    """Ten aliases of ten aliases…"""
+    lines = ["openapi: 3.0.0", "x0: &x0 [a, a, a, a, a, a, a, a, a, a]"]
+    lines += [
+        f"x{level}: &x{level} [{', '.join([f'*x{level - 1}'] * 10)}]" for level in range(1, levels)
+    ]
+    return "\n".join(lines).encode()
+
+
+def merges(levels: int) -> bytes:
+    """Objects merged from ten merged objects…"""
+    lines = ["openapi: 3.0.0", "x0: &x0 {a: 1}"]
+    for level in range(1, levels):
+        brought = ", ".join([f"*x{level - 1}"] * 10)
+        lines.append(f"x{level}: &x{level} {{<<: [{brought}], k{level}: [{brought}]}}")
+    return "\n".join(lines).encode()
+
+
+REFUSED = {
+    "alias bomb": (aliases(12), "too large once its YAML aliases"),
+    "merge bomb": (merges(12), "too large once its YAML aliases"),
+    "alias of itself": (b"openapi: 3.0.0\nx: &x [*x]", r"stands for nothing"),
+    "python tag": (b"openapi: !!python/object:os.system x", "holds the YAML tag"),
+    "binary tag": (b"openapi: 3.0.0\nx: !!binary aGk=", "holds the YAML tag"),
+    "own tag": (b"openapi: 3.0.0\nx: !include /etc/passwd", "holds the YAML tag"),
+    "deep YAML": (b"openapi: " + b"[" * 10_000, "deeper than 100 levels"),
+    "deep blocks": (b"- " * 10_000, "deeper than 100 levels"),
+    "deep JSON": (b'{"a":' * 10_000, "deeper than 100 levels"),
+    "JSON as deep as is read": (b'{"a":' * 200 + b"1" + b"}" * 200, "deeper than 100 levels"),
+    "several documents": (b"openapi: 3.0.0\n---\nopenapi: 3.0.0", "several YAML documents"),
+    "a list": (b"[1, 2]", "must be an object"),
+    "a text": (b"hello", "must be an object"),
+    "nothing": (b"", "must be an object"),
+    "bytes": (bytes(range(256)), "not valid YAML"),
+    "half a character": (b'{"openapi": "3.0.0", "x": "\\ud800"}', "not valid JSON"),
+    "a list as key": (b"openapi: 3.0.0\n? [a]\n: b", "as a key"),
+    "merged text": (b"openapi: 3.0.0\n<<: text", "no object"),
+    "too large": (b" " * 20_000_001, "20000000 are the most"),
+    "no version": (b"info: {}", "neither `openapi`"),
+    "an older version": (b"swagger: '1.2'", "is not known"),
+    "a newer version": (b"openapi: 4.0.0", "is not known"),
+    "ref to a file": (
+        b"openapi: 3.0.0\npaths: {/a: {get: {parameters: [{$ref: './pet.yaml'}]}}}",
+        "'./pet.yaml', which lies outside",
+    ),
+    "ref to a server": (
+        b"openapi: 3.0.0\ncomponents: {schemas: {a: {$ref: 'http://169.254.169.254/'}}}",
+        "which lies outside",
+    ),
+    "ref to a file of the machine": (
+        b"openapi: 3.0.0\ncomponents: {schemas: {a: {$ref: 'file:///etc/passwd#/a'}}}",
+        "which lies outside",
+    ),
+}
+
+
+@pytest.mark.parametrize("name", REFUSED)
+def test_what_cannot_be_read_is_said_in_a_sentence(name: str) -> None:
+    """At once, whatever it would have grown to."""
+    data, says = REFUSED[name]
+
+    with pytest.raises(Unreadable, match=says):
+        read(data)
+
+
+def schema_of(**schemas: Any) -> Document:
+    """One operation whose answer is the schema A."""
+    answer = {"content": {"application/json": {"schema": {"$ref": "#/components/schemas/A"}}}}
+    paths = {"/a": {"get": {"responses": {"200": answer}}}}
+    return document(paths=paths, components={"schemas": schemas})
+
+
+def shown(made: Document) -> Any:
+    return described(made)["responses"]["200"]["content"]["application/json"]["schema"]
+
+
+def test_a_schema_that_contains_itself_is_cut_where_it_repeats() -> None:
+    """What stands there is valid where a schema was."""
+    node = {"type": "object", "properties": {"next": {"$ref": "#/components/schemas/A"}}}
+
+    told = shown(schema_of(A=node))
+
+    assert told["properties"]["next"]["x-circular-ref"] == "#/components/schemas/A"
+    assert "Circular" in told["properties"]["next"]["description"]
+
+
+CIRCLES = {
+    "itself": {"A": {"$ref": "#/components/schemas/A"}},
+    "two": {
+        "A": {"$ref": "#/components/schemas/B"},
+        "B": {"$ref": "#/components/schemas/A"},
+    },
+    "around": {
+        "A": {"allOf": [{"$ref": "#/components/schemas/B"}]},
+        "B": {"items": {"$ref": "#/components/schemas/A"}},
+    },
+    "the whole": {"A": {"properties": {"x": {"$ref": "#"}}}},
+    "its parent": {"A": {"properties": {"x": {"$ref": "#/components/schemas"}}}},
+    "the path": {"A": {"properties": {"x": {"$ref": "#/paths/~1a"}}}},
+}
+
+
+@pytest.mark.parametrize("name", CIRCLES)
+def test_circles_end(name: str) -> None:
+    """However they are drawn; the rest stands."""
+    assert shown(schema_of(**CIRCLES[name])) is not None
+
+
+@pytest.mark.parametrize(
+    "reference", ["#/components/schemas/No", "#No", "#/a/0/b", "#/info/title/x", "#/openapi"]
+)
+def test_a_reference_that_leads_nowhere_is_shown_as_such(reference: str) -> None:
+    """The others of the operation stand."""
+    told = shown(schema_of(A={"properties": {"x": {"$ref": reference}, "y": {"type": "string"}}}))
+
+    assert told["properties"]["x"]["x-unresolved-ref"] == reference
+    assert told["properties"]["y"] == {"type": "string"}
+
+
+def test_what_would_grow_without_bound_is_left_out() -> None:
+    """Each of thirty schemas holds the next one ten times."""
+    schemas = {
+        f"S{at}": {
+            "properties": {f"p{n}": {"$ref": f"#/components/schemas/S{at + 1}"} for n in range(10)}
+        }
+        for at in range(30)
+    }
+    made = schema_of(A={"$ref": "#/components/schemas/S0"}, **schemas)
+
+    text = json.dumps(described(made))
+
+    assert "x-omitted-ref" in text
+    assert len(text) < 6_000_000
+
+
+def test_words_that_only_look_like_references_are_left_alone() -> None:
+    """In examples, defaults and allowed values, and as a property's name."""
+    data = {"$ref": "./not-a-reference"}
+    schema = {
+        "properties": {
+            "$ref": {"type": "string"},
+            "example": {"$ref": "#/components/schemas/B"},
+            "enum": {"type": "array", "default": data, "enum": [data]},
+        },
+        "example": data,
+        "x-note": data,
+    }
+
+    told = shown(schema_of(A=schema, B={"type": "integer"}))
+
+    assert told["properties"]["$ref"] == {"type": "string"}
+    assert told["properties"]["example"] == {"type": "integer"}
+    assert told["properties"]["enum"]["default"] == data
+    assert told["example"] == data
+
+
+PATHS = {
+    "@evil.example/x": False,
+    "https://evil.example/x": False,
+    "": False,
+    "x-note": False,
+    "//evil.example/x": True,
+    "/a?b=c#d": True,
+    "/a b/ü": True,
+}
+
+
+@pytest.mark.parametrize("path", PATHS)
+def test_odd_paths_stay_with_their_server(path: str) -> None:
+    """What would become part of the host is no operation at all."""
+    made = document(paths={path: {"get": {}}})
+
+    assert bool(made.entries) is PATHS[path]
+
+
+def test_what_is_no_operation_is_none() -> None:
+    """Whatever stands where one is expected."""
+    paths = {"/a": {"get": [], "post": None, "put": "x", "delete": {"tags": 7, "summary": []}}}
+    made = document(paths=paths | {"/b": [], "/c": None, "/d": {"$ref": "#/paths/~1d"}})
+
+    assert [(one.path, one.method) for one in made.entries] == [("/a", "DELETE")]
+    assert described(made)["tags"] == 7
+    assert document(paths=[]).entries == ()
+
+
+def test_too_many_operations_are_refused() -> None:
+    """A few bytes each, and objects in memory."""
+    paths = {f"/{at}": {"get": {}} for at in range(20_001)}
+
+    with pytest.raises(Unreadable, match="20000 operations"):
+        document(paths=paths)
+
+
+BASES = [
+    "ftp://api.example",
+    "//",
+    "https://",
+    "https://user:word@api.example",
+    "https://api.example\\@evil.example",
+    "https://api.example?x=",
+    "https://api.example#x",
+    "https://api.example:99999",
+    "https://api example",
+    "https://ápi.example",
+    "javascript:alert(1)",
+    "/relative/without/anything",
+]
+
+
+@pytest.mark.parametrize("url", BASES)
+def test_a_server_that_cannot_be_called_is_refused(url: str) -> None:
+    """In the words that help: which argument names another."""
+    for made in (document(servers=[{"url": url}], paths={}),):
+        with pytest.raises(Nowhere, match="base_url_override"):
+            base_url(made)
+    with pytest.raises(Nowhere, match="base_url_override"):
+        operation_base([{"url": url}])
+
+
+SERVERS: list[tuple[dict[str, Any], str, str]] = [
+    ({"servers": [{"url": "https://a.example/v1/"}]}, "", "https://a.example/v1"),
+    ({"servers": [{"url": "/v2"}]}, "https://b.example/docs/api.json", "https://b.example/v2"),
+    ({}, "https://b.example/docs/api.json", "https://b.example"),
+    (
+        {"servers": [{"url": "https://{h}.example/{v}", "variables": {"h": {"default": "c"}}}]},
+        "",
+        "https://c.example",
+    ),
+    (
+        {"servers": [{"url": "{s}://c.example", "variables": {"s": {"enum": ["https"]}}}]},
+        "",
+        "https://c.example",
+    ),
+]
+
+
+@pytest.mark.parametrize(("members", "spec_url", "base"), SERVERS)
+def test_servers_are_read_as_the_specification_has_it(
+    members: dict[str, Any], spec_url: str, base: str
+) -> None:
+    """Relative to where the description is; variables at their defaults."""
+    assert base_url(document(paths={}, **members), spec_url=spec_url) == base
+
+
+def test_doubled_and_odd_operation_ids_get_names_of_their_own() -> None:
+    """Legal, unique, and the same whatever stands beside them."""
+    ids = ["get", "get", "getPetByID", "issues/list-for-repo", "", "x" * 100, "日本語", "GET_ A"]
+    paths = {f"/p{at}/{{id}}": {"get": {"operationId": one}} for at, one in enumerate(ids)}
+    made = document(paths=paths)
+    names = list(tool_names(made.entries).values())
+    alone = tool_names(document(paths={"/p2/{id}": paths["/p2/{id}"]}).entries, "pre_")
+
+    assert len(set(names)) == len(names)
+    assert all(0 < len(name) <= 64 and name.isascii() for name in names)
+    assert names[:4] == ["get_p0_id", "get_p1_id", "get_pet_by_id", "issues_list_for_repo"]
+    assert list(alone.values()) == ["pre_get_pet_by_id"]
+
+
+def test_a_huge_enum_costs_no_more_than_its_bytes() -> None:
+    """Work grows with the size of what is read, not with its square."""
+
+    def work(count: int) -> int:
+        made = schema_of(A={"enum": [f"v{at}" for at in range(count)]})
+        return steps(lambda: described(made))
+
+    assert work(20_000) < work(10_000) * 3

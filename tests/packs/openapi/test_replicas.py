@@ -1,0 +1,71 @@
+"""What is loaded at one replica is there at every other."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import pytest
+
+from tests.packs.openapi.conftest import Shop
+from tests.packs.openapi.kit import INLINE
+from tests.support.idp import Idp
+from tests.tenancy.replicas import Replicas
+
+pytestmark = pytest.mark.requirement("X7")
+
+SCOPES = "openapi:load openapi:read openapi:call"
+TOKEN = "s3cr3t-of-the-petstore"
+
+
+@pytest.fixture(scope="module")
+def replicas(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Replicas]:
+    """Two processes on one database."""
+    folder = tmp_path_factory.mktemp("replicas")
+    storage = {"database": f"sqlite:///{folder / 'shared.db'}"}
+    with Idp() as idp:
+        pair = Replicas(
+            idp,
+            folder,
+            storage,
+            tools=Path("gatepost.packs.openapi.tools"),
+            network={"allow_hosts": [shop.host]},
+        )
+        with pair.running():
+            yield pair
+
+
+def call(replicas: Replicas, at: int, tool: str, tenant: str = "acme", **given: Any) -> Any:
+    """What that replica answers to an agent of the tenant."""
+    answer = httpx2.post(
+        f"http://127.0.0.1:{replicas.ports[at]}/tool/openapi_{tool}/call",
+        json=given,
+        headers={
+            "Authorization": f"Bearer {replicas.token(org_id=tenant, scope=SCOPES)}",
+            "Host": f"127.0.0.1:{replicas.port}",
+        },
+        timeout=30,
+        trust_env=False,
+    )
+    return answer.json()
+
+
+def test_apis_are_shared_by_replicas(replicas: Replicas, shop: Shop) -> None:
+    """With their credentials, replaced as one, and after the replica that loaded them is gone."""
+    url = f"{shop.url}/echo.json"
+    loaded = call(replicas, 0, "load", name="echo", spec_url=url, auth_header=f"Bearer {TOKEN}")
+    listed = call(replicas, 1, "list_apis")
+    called = call(replicas, 1, "call", name="echo", path="/list", method="GET")
+    heard = shop.store.asked[-1]["headers"]["authorization"]
+    stranger = call(replicas, 1, "list_apis", tenant="globex")
+    call(replicas, 1, "load", name="echo", spec_content=INLINE)
+    anew = call(replicas, 0, "list_endpoints", name="echo")
+    replicas.kill(1)
+    left = call(replicas, 0, "get_operation", name="echo", path="/users", method="GET")
+
+    assert listed == {"apis": [loaded]}
+    assert called["status"] == 200
+    assert heard == f"Bearer {TOKEN}"
+    assert stranger == {"apis": []}
+    assert anew["total"] == 1
+    assert left["summary"] == "List users"

@@ -1,0 +1,147 @@
+"""The example of support tickets: two tools out of a description, against a real help desk."""
+
+import re
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from examples.tickets.app import DESCRIPTION, TOKENS, HelpDesk
+from tests.architecture.source import ROOT
+from tests.packs.office import Office, Worker, open_office
+from tests.packs.openapi.conftest import Desk
+from tests.support.process import python_environment
+from tests.support.serving import Server
+
+pytestmark = pytest.mark.requirement("O14")
+
+FOLDER = ROOT / "examples" / "tickets"
+CONFIGURATION = (FOLDER / "gatepost.toml").read_text(encoding="utf-8")
+TICKET = {
+    "subject": "Cannot access the billing portal",
+    "description": "Since the last update, users report a 403 error on /billing.",
+    "priority": "high",
+}
+
+
+@pytest.fixture(scope="module")
+def url() -> Iterator[str]:
+    """The running help desk."""
+    server = Server(HelpDesk().app()).start()
+    yield server.url
+    server.stop()
+
+
+@pytest.fixture(scope="module")
+def office(url: str, desk: Desk, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
+    """A server with the packs of the example's configuration; the help desk has another port."""
+    packs = tomllib.loads(CONFIGURATION)["packs"]
+    tickets = packs["openapi"]["apis"]["tickets"]
+    tickets |= {"base_url": url, "document": str(ROOT / tickets["document"])}
+    network = {"allow_hosts": [url.removeprefix("http://")]}
+    folder = tmp_path_factory.mktemp("tickets")
+    with open_office(folder, [], packs=packs, network=network, prepare=desk.take) as office:
+        for token, tenant in TOKENS.items():
+            desk.set(tenant, "TICKETS_TOKEN", token)
+        yield office
+
+
+@pytest.fixture(params=["mcp", "rest"])
+def worker(office: Office, request: pytest.FixtureRequest) -> Worker:
+    return office.worker(request.param, "acme")
+
+
+def test_a_ticket_is_created_and_found(worker: Worker, office: Office) -> None:
+    """With the shapes of Octopus's page; the other tenant's desk does not have it."""
+    assert worker.listed() == ["zendesk_create_ticket", "zendesk_search_tickets"]
+
+    created = worker.call("zendesk_create_ticket", **TICKET)
+    found = worker.call("zendesk_search_tickets", query="billing 403", status="open")
+    solved = worker.call("zendesk_search_tickets", query="billing", status="solved")
+    other = office.worker(worker.protocol, "globex").call("zendesk_search_tickets", query="")
+
+    assert created.failure is None
+    assert created.value["status"] == "open"
+    assert created.value["ticket_url"] == (
+        f"https://acme.example.com/tickets/{created.value['ticket_id']}"
+    )
+    assert found.value["tickets"][0] == {**TICKET, **created.value}
+    assert solved.value == {"count": 0, "tickets": []}
+    assert other.value == {"count": 0, "tickets": []}
+
+
+@pytest.mark.parametrize(
+    ("tool", "given", "says"),
+    [
+        ("zendesk_create_ticket", {"subject": "x"}, "`description` is required"),
+        (
+            "zendesk_create_ticket",
+            TICKET | {"priority": "asap"},
+            r'`priority` should be one of: "low", "normal", "high", "urgent"',
+        ),
+        ("zendesk_create_ticket", TICKET | {"subject": " "}, "422: A ticket needs a subject."),
+        ("zendesk_search_tickets", {"query": "x", "status": "new"}, "should be one of"),
+        ("zendesk_search_tickets", {"query": "x", "page": 2}, "`page` cannot be given"),
+    ],
+)
+def test_a_mistake_is_told_in_words(
+    worker: Worker, tool: str, given: dict[str, Any], says: str
+) -> None:
+    """By the schema before anything is sent, and by the help desk in its own words."""
+    heard = worker.call(tool, **given)
+
+    assert heard.kind in (None, "validation")
+    assert re.search(says, str(heard.failure)), heard
+
+
+def test_the_schemas_are_those_of_the_page(office: Office) -> None:
+    """As Octopus's page has them, field by field."""
+    tools = office.site.inside.toolbox.packs[0].tools
+    create, search = tools["zendesk_create_ticket"], tools["zendesk_search_tickets"]
+    schemas = DESCRIPTION["components"]["schemas"]
+
+    assert create.input_schema == {
+        **schemas["NewTicket"],
+        "additionalProperties": False,
+        "required": ["subject", "description"],
+    }
+    assert create.output_schema == schemas["Created"]
+    assert create.description.startswith("Create a new Zendesk support ticket. Returns the ticket")
+    assert search.input_schema["properties"] == {
+        "query": {"type": "string", "description": "Zendesk search query string"},
+        "status": {
+            "type": "string",
+            "enum": ["open", "pending", "solved", "closed"],
+            "description": "Optional status filter",
+        },
+    }
+    assert search.input_schema["required"] == ["query"]
+
+
+def test_the_page_works_when_it_is_pasted(url: str, tmp_path: Path) -> None:
+    """Key ring, secret, list and call; only the port of the help desk is another."""
+    page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    _, setting, calling = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
+    example = tmp_path / "examples" / "tickets"
+    example.mkdir(parents=True)
+    for name in ("openapi.json", "gatepost.toml"):
+        text = (FOLDER / name).read_text(encoding="utf-8")
+        (example / name).write_text(text.replace("127.0.0.1:8090", url.removeprefix("http://")))
+    lines = (setting + calling).replace(".venv/bin/gatepost", f'"{sys.executable}" -m gatepost')
+
+    printed = subprocess.run(
+        ["sh", "-ec", lines],
+        cwd=tmp_path,
+        env=python_environment(),
+        capture_output=True,
+        text=True,
+        timeout=60,
+        check=True,
+    ).stdout
+
+    assert "zendesk_search_tickets" in printed
+    assert '"status":"open"' in printed.splitlines()[-1]

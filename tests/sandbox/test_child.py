@@ -1,0 +1,217 @@
+"""A confined program reaches what it is given, and is gone with its children when it is over."""
+
+import asyncio
+import os
+import socket
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.sandbox.child import Confined, Ended, confines, run
+from gatepost.sandbox.launch import handled, landlock_version
+from tests.support.process import python_environment
+from tests.support.waiting import eventually
+
+pytestmark = [
+    pytest.mark.requirement("X2"),
+    pytest.mark.skipif(sys.platform != "linux", reason="Landlock is Linux's"),
+]
+
+PATH = {"PATH": "/usr/bin:/bin"}
+
+
+def shell(place: Path, script: str, /, **more: Any) -> Confined:
+    """A shell script in a folder that it may write to."""
+    usual: dict[str, Any] = {"writes": (str(place),), "env": PATH}
+    return Confined(argv=("/bin/sh", "-c", script), root=str(place), **(usual | more))
+
+
+async def done(program: Confined, timeout_s: float = 20) -> Ended:
+    return await run(program, timeout_s=timeout_s, most=10_000)
+
+
+async def test_it_does_what_it_may(tmp_path: Path) -> None:
+    """The system's programs, its own folder, and how they end."""
+    ended = await done(shell(tmp_path, "echo out; echo err >&2; echo x > a; cat a; exit 3"))
+
+    assert ended == Ended(3, b"out\nx\n", b"err\n", (False, False))
+    assert (tmp_path / "a").stat().st_mode & 0o777 == 0o600
+
+
+FORBIDDEN = [
+    ("cat ../secret", "Permission denied"),
+    ("ls ..", "Permission denied"),
+    ("cat /etc/shadow", "Permission denied"),
+    ("cat /proc/1/environ", "Permission denied"),
+    ("ls /root /home /tmp /var", "Permission denied"),
+    ("echo x > ../made", "ermission denied"),
+    ("echo x > /usr/made", "ermission denied"),
+    ("rm ../secret", "Permission denied"),
+    ("ln -s /etc/passwd link", "Permission denied"),
+    ("ln ../secret hard", "cross-device"),
+    ("mkfifo pipe", "Permission denied"),
+    ("printf '#!/bin/sh\\necho ran' > x; chmod +x x; ./x", "Permission denied"),
+    ("cp /bin/echo x && chmod +x x && ./x ran", "Permission denied"),
+]
+
+
+@pytest.mark.skipif(not confines(), reason="this kernel confines nothing")
+@pytest.mark.parametrize(("script", "says"), FORBIDDEN, ids=[one[0][:30] for one in FORBIDDEN])
+async def test_the_kernel_keeps_it_from_everything_else(
+    tmp_path: Path, script: str, says: str
+) -> None:
+    """Other folders, the server's own process, links, and programs that it wrote itself."""
+    (tmp_path / "secret").write_text("the secret")
+    folder = tmp_path / "own"
+    folder.mkdir()
+
+    ended = await done(shell(folder, script))
+
+    assert says in ended.err.decode()
+    assert b"the secret" not in ended.out
+    assert b"ran" not in ended.out
+    assert (tmp_path / "secret").exists()
+    assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.skipif(landlock_version() < 4, reason="this kernel does not confine connections")
+async def test_it_connects_to_named_ports_only(tmp_path: Path) -> None:
+    """A command that has no business elsewhere gets no connection at all."""
+    connects = "import socket; socket.create_connection(('127.0.0.1', {}))"
+    script = f'{sys.executable} -I -S -c "{connects}"'
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        port = listening.getsockname()[1]
+        runs = {"runs": ("/usr", "/bin", "/lib", "/lib64", sys.base_prefix, sys.prefix)}
+        without = await done(shell(tmp_path, script.format(port), **runs))
+        other = await done(shell(tmp_path, script.format(port), ports=(port + 1,), **runs))
+        allowed = await done(shell(tmp_path, script.format(port), ports=(port,), **runs))
+
+    assert b"PermissionError" in without.err
+    assert b"PermissionError" in other.err
+    assert (allowed.code, allowed.err) == (0, b"")
+
+
+async def test_a_folder_that_became_a_link_is_not_entered(tmp_path: Path) -> None:
+    """Between the check and the start somebody may have swapped it."""
+    (tmp_path / "inside").mkdir()
+    (tmp_path / "link").symlink_to("/")
+
+    entered = await done(shell(tmp_path, "pwd", folder=("inside",)))
+    refused = await done(shell(tmp_path, "pwd", folder=("link",)))
+
+    assert entered.out.decode().strip() == f"{tmp_path}/inside"
+    assert refused == Ended(126, b"", b"cannot start: Not a directory\n", (False, False))
+
+
+async def test_limits_hold(tmp_path: Path) -> None:
+    """A file grows no further; none of the server's variables or files come along."""
+    os.environ["LEFT_OVER"] = "x"
+    try:
+        script = "head -c 5000 /dev/zero > a; wc -c < a; env | grep LEFT; ls /proc/self/fd | wc -l"
+        ended = await done(shell(tmp_path, script, limits={"FSIZE": 1000}))
+    finally:
+        del os.environ["LEFT_OVER"]
+
+    assert (tmp_path / "a").stat().st_size == 1000
+    assert b"LEFT" not in ended.out
+
+
+async def test_a_reader_that_is_gone_ends_a_program(tmp_path: Path) -> None:
+    """As on a terminal: Python's own habit of ignoring that does not come along."""
+    ended = await done(shell(tmp_path, "(cat /dev/zero; echo $? >&2) | head -c 1; exit 5"))
+
+    assert (ended.code, ended.out, ended.err) == (5, b"\0", b"141\n")
+
+
+async def test_a_flood_of_output_is_cut_and_not_waited_for(tmp_path: Path) -> None:
+    """What is beyond the limit is thrown away while it comes."""
+    ended = await done(shell(tmp_path, "head -c 3000000 /dev/zero; echo x >&2"))
+
+    assert (len(ended.out), ended.err, ended.cut) == (10_000, b"x\n", (True, False))
+
+
+STUBBORN = (
+    "trap '' TERM; (trap '' TERM; echo $$ > b; sleep 60; sleep 60) & echo $$ > a; sleep 60; wait"
+)
+
+
+def alive(pid: int) -> bool:
+    try:
+        return "State:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    except OSError:
+        return False
+
+
+def group_of(folder: Path) -> list[int]:
+    """The processes whose working directory is *folder*."""
+    found = []
+    for process in Path("/proc").glob("[0-9]*"):
+        try:
+            if os.readlink(process / "cwd") == str(folder):
+                found.append(int(process.name))
+        except OSError:
+            continue
+    return found
+
+
+@pytest.mark.parametrize("ends", ["timeout", "cancelled", "cancelled twice"])
+async def test_whoever_does_not_listen_is_killed_with_its_children(
+    tmp_path: Path, ends: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Asked first; both ignore it, and neither is there afterwards."""
+    monkeypatch.setattr("gatepost.sandbox.child.GRACE_S", 0.2)
+    work = asyncio.create_task(done(shell(tmp_path, STUBBORN), 1 if ends == "timeout" else 60))
+    await asyncio.to_thread(eventually, lambda: len(group_of(tmp_path)) >= 3, within=20)
+    started = group_of(tmp_path)
+    if ends != "timeout":
+        work.cancel()
+    if ends == "cancelled twice":
+        await asyncio.sleep(0)
+        work.cancel()
+    with pytest.raises((TimeoutError, asyncio.CancelledError)):
+        await work
+
+    eventually(lambda: not any(alive(pid) for pid in started), within=5)
+
+
+async def test_what_outlives_its_parent_is_killed_with_it(tmp_path: Path) -> None:
+    """A program that leaves something behind has not left it for long."""
+    ended = await done(shell(tmp_path, "sleep 60 > /dev/null 2>&1 & echo $!"))
+
+    eventually(lambda: not alive(int(ended.out)), within=5)
+
+
+def test_what_runs_ends_with_the_server(tmp_path: Path) -> None:
+    """Also where nobody could end it: the server was killed."""
+    script = (
+        "import asyncio; from gatepost.sandbox.child import *; "
+        "program = Confined(argv=('/bin/sh', '-c', 'exec sleep 60'), env={}, "
+        f"root={str(tmp_path)!r}); asyncio.run(run(program, timeout_s=60, most=9))"
+    )
+    server = subprocess.Popen([sys.executable, "-c", script], env=python_environment())
+    try:
+        eventually(lambda: b"sleep" in b"".join(map(command_of, group_of(tmp_path))), within=20)
+        (started,) = group_of(tmp_path)
+    finally:
+        server.kill()
+        server.wait(10)
+
+    eventually(lambda: not alive(started), within=5)
+
+
+def command_of(pid: int) -> bytes:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes()
+    except OSError:
+        return b""
+
+
+def test_each_version_of_landlock_is_asked_for_what_it_knows() -> None:
+    """An older kernel refuses rules of a newer one altogether."""
+    assert handled(1) == ((1 << 13) - 1, 0, 0)
+    assert handled(3) == ((1 << 15) - 1, 0, 0)
+    assert handled(4)[1:] == (3, 0)
+    assert handled(6)[1:] == (3, 3)

@@ -1,0 +1,79 @@
+"""What the server itself keeps secret, wherever its configuration has it."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.config.own import own_secrets
+from gatepost.keyring import create
+from gatepost.secrets.shelf import OWN
+from gatepost.settings import Config
+
+SECRET = "s3cret-of-the-server"
+ADDRESS = f"postgresql://gatepost:{SECRET}@db.example.com/gatepost"
+
+
+def found(**settings: Any) -> set[str]:
+    """The values that are known of a configuration."""
+    tree = {
+        "resource": "https://mcp.example.com/mcp",
+        "issuers": [{"issuer": "https://id.example.com", "tenant": {"value": "acme"}}],
+        **settings,
+    }
+    values = own_secrets(msgspec.convert(tree, Config))
+    assert all(name.partition(".")[0] == OWN for name in values)
+    return set(values.values())
+
+
+INTROSPECTION = [
+    {
+        "issuer": "https://id.example.com",
+        "tenant": {"value": "acme"},
+        "introspection": {"client_id": "gatepost", "client_secret": "env:OWN_SECRET"},
+    }
+]
+PLACES: dict[str, tuple[dict[str, Any], set[str]]] = {
+    "nowhere": ({}, set()),
+    "an address": ({"storage": {"database": ADDRESS}}, {ADDRESS, SECRET}),
+    "an address elsewhere": ({"storage": {"database": "env:OWN_ADDRESS"}}, {ADDRESS, SECRET}),
+    "an address in a file": ({"storage": {"shared": "file:address"}}, {ADDRESS, SECRET}),
+    "a query": (
+        {"storage": {"database": f"postgresql://db/x?password={SECRET}"}},
+        {f"postgresql://db/x?password={SECRET}", SECRET},
+    ),
+    "an issuer's client": ({"issuers": INTROSPECTION}, {SECRET}),
+    "a reference to nothing": ({"storage": {"database": "env:NOT_THERE"}}, set()),
+    "a password like a name": (
+        {"storage": {"database": "postgresql://gatepost:gatepost@db.example.com/x"}},
+        set(),
+    ),
+    "a short password": ({"storage": {"database": "postgresql://u:pw@db/x"}}, {
+        "postgresql://u:pw@db/x"
+    }),
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("settings", "values"), PLACES.values(), ids=PLACES)
+def test_it_is_found_wherever_it_is(
+    settings: dict[str, Any],
+    values: set[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    """References of any setting, and passwords in addresses; nothing that is in any text."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("OWN_SECRET", SECRET)
+    monkeypatch.setenv("OWN_ADDRESS", ADDRESS)
+    (tmp_path / "address").write_text(f"{ADDRESS}\n")
+
+    assert found(**settings) == values
+
+
+def test_the_ring_is_no_single_value(tmp_path: Path) -> None:
+    """Its keys are known each by itself, and change with it."""
+    path = tmp_path / "ring.json"
+    create(path)
+
+    assert found(keys={"ring": f"file:{path}"}) == set()
