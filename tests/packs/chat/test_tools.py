@@ -40,7 +40,7 @@ def test_a_message_reaches_a_mailbox(world: World) -> None:
     texts = [part.get_payload(decode=True) for part in mail.walk() if not part.is_multipart()]
     assert (envelope.rcpt_tos, mail["bcc"]) == (["ada@example.com"], None)
     assert (mail.get_content_type(), mail["subject"]) == ("text/plain", "Hi Bcc: eve@example.com")
-    assert texts == [b"<b>1 < 2</b>"]
+    assert [text.strip() for text in texts] == [b"<b>1 < 2</b>"]
 
 
 def test_a_webhook_as_slack_has_it_gets_text(world: World) -> None:
