@@ -113,7 +113,7 @@ def _call(number: int, *arguments: int | bytes) -> int:
     return done
 
 
-def _never_more() -> None:
+def never_more() -> None:
     """No program that is run from here gains rights, and all of it ends with the server."""
     if sys.platform == "linux":
         _libc().prctl(DEATH_SIGNAL, SIGKILL, 0, 0, 0)
@@ -163,7 +163,7 @@ def main(words: Sequence[str]) -> None:
     _limit({name: int(most) for name, most in _pairs(told.get("limits", ()))})
     # Python ignores it for itself, and a program would go on for a reader that is gone.
     _libc().signal(SIGPIPE, None)
-    _never_more()
+    never_more()
     if "confine" in told:
         paths = {
             RUNS: told.get("runs", ()),

@@ -181,7 +181,7 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     async def call(self, name: str, arguments: Mapping[str, Any]) -> "Outcome":
         """
         Call another tool as this call's caller: what it may not use is unknown here too, limits
-        count it, and its failure is an Outcome with one.
+        count it, and its failure is an Outcome with one. Tools call one another at most four deep.
         """
         return await self._kit.call(self, name, arguments)
 

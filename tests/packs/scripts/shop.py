@@ -2,15 +2,18 @@
 
 import asyncio
 from collections.abc import Awaitable, Callable, Iterator
-from contextlib import aclosing, contextmanager
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
 from gatepost.packs.scripts.approvals import SUBJECT, Approvals
 from gatepost.packs.scripts.script import Place, Script, from_code
-from gatepost.stores.backends import open_records
-from tests.packs.office import Office, open_office
-from tests.tenancy.house import tree
+from gatepost.services import Services
+from tests.packs.office import Office, Protocol, Worker, open_office
+from tests.packs.scripts import toolset
+from tests.support.door import Door
+from tests.support.sockets import free_port
+from tests.tenancy.house import House, tree
 from tests.tenancy.post import toml
 
 T = TypeVar("T")
@@ -64,10 +67,28 @@ class Shop:
     def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
         self.folder, self.settings = folder, settings
         self.office: Office
+        self.loop: asyncio.AbstractEventLoop
 
-    @property
-    def url(self) -> str:
-        return str(self.settings["storage"]["database"])
+    def configure(self) -> None:
+        """Write the configuration of another process: a replica, or `gatepost scripts`."""
+        config = self.office.site.inside.config
+        issuers = [{"issuer": config.issuers[0].issuer, "tenant": {"claim": "org_id"}}]
+        self.port = free_port()
+        configured = tree(0, issuers, **self.settings) | {
+            "resource": config.resource,
+            "listen": {"port": self.port, "drain_s": 1},
+            "tenancy": {"create_on_first_use": True},
+        }
+        lines = [f"{name} = {toml(value)}" for name, value in configured.items()]
+        (self.folder / "gatepost.toml").write_text("\n".join(lines), encoding="utf-8")
+
+    def elsewhere(self, protocol: Protocol, tenant: str) -> Worker:
+        """An agent who calls the other process, which runs by that configuration."""
+        worker = self.office.worker(protocol, tenant)
+        site = worker.site
+        worker.site = House(site.idp, Door(site.door.resource), site.inside)
+        worker.site.door.port = self.port
+        return worker
 
     def put(self, name: str, text: str, tenant: str | None = None) -> Path:
         """A script of the operator's, or of a tenant's workspace."""
@@ -80,14 +101,14 @@ class Shop:
         return path
 
     def at_approvals(self, tenant: str, do: Callable[[Approvals], Awaitable[T]]) -> T:
-        """Do something with a tenant's approvals, as another process of the same database."""
+        """Do something with a tenant's approvals, as an administrator does."""
+        records = self.office.site.inside.services.records
 
         async def work() -> T:
-            records = await open_records(self.url)
-            async with aclosing(records):
-                return await do(Approvals(records.of(tenant).entries(SUBJECT)))
+            return await do(Approvals(records.of(tenant).entries(SUBJECT)))
 
-        return asyncio.run(work())
+        # In the server's own loop: SQLite loses its locks when one process opens a file twice.
+        return asyncio.run_coroutine_threadsafe(work(), self.loop).result(10)
 
     def approve(self, tenant: str, name: str, text: str, place: Place = "workspace") -> None:
         script = Script(name, text.encode(), place)
@@ -121,6 +142,7 @@ def open_shop(folder: Path, **scripts: Any) -> Iterator[Shop]:
     }
     settings: dict[str, Any] = {
         "packs": {"scripts": usual | scripts},
+        "tools": {"packs": PACKS, "load": [str(Path(toolset.__file__))]},
         "storage": {"database": f"sqlite:///{folder / 'gatepost.db'}"},
         "workspace": {"root": str(folder / "workspaces")},
     }
@@ -128,10 +150,10 @@ def open_shop(folder: Path, **scripts: Any) -> Iterator[Shop]:
     shop = Shop(folder, settings)
     for file, text in OPERATORS.items():
         (folder / "operator" / file).write_bytes(text.encode(errors="surrogateescape"))
-    stranger = {"issuer": "https://id.example.com", "tenant": {"claim": "org_id"}}
-    configured = tree(8000, [stranger], tools={"packs": PACKS}, **settings)
-    configured["tenancy"] = {"create_on_first_use": True}
-    lines = [f"{name} = {toml(value)}" for name, value in configured.items()]
-    (folder / "gatepost.toml").write_text("\n".join(lines), encoding="utf-8")
-    with open_office(folder, PACKS, **settings) as shop.office:
+
+    def prepare(_: Services) -> None:
+        shop.loop = asyncio.get_running_loop()
+
+    with open_office(folder, PACKS, prepare=prepare, **settings) as shop.office:
+        shop.configure()
         yield shop

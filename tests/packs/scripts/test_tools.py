@@ -2,12 +2,14 @@
 
 import json
 import re
+from pathlib import Path
 from typing import Any, NamedTuple
 
 import pytest
 
 from tests.packs.office import Worker
-from tests.packs.scripts.shop import Shop
+from tests.packs.scripts.shop import Shop, open_shop
+from tests.support.door import modern
 
 PENDING = (
     "Error: Script '{}' is pending approval. An administrator must review and approve this script "
@@ -198,6 +200,36 @@ def test_a_script_reaches_what_its_caller_reaches_and_no_more(shop: Shop) -> Non
     assert 'scope="files:read"' in (answer.field("www-authenticate") or "")
 
 
+CALLED = [
+    ("asks", "denied", "needs a client that can do: elicitation"),
+    ("answers_an_error", "internal", "not in this house"),
+    ("no_such_tool", "not_found", "There is no tool named 'no_such_tool'"),
+    ("fs_read_text", "validation", "path"),
+]
+
+
+@pytest.mark.requirement("P10")
+@pytest.mark.parametrize(("tool", "kind", "says"), CALLED, ids=[row[0] for row in CALLED])
+def test_what_a_called_tool_meets_is_an_outcome(
+    worker: Worker, tool: str, kind: str, says: str
+) -> None:
+    """Nobody is asked from within a script: it would run again from its start, with all it did."""
+    heard = worker.call("script_run", name="tools", function="attempt", args=[tool, {}])
+
+    assert heard.failure is None
+    assert heard.value["value"]["kind"] == kind
+    assert says in heard.value["value"]["error"]
+
+
+@pytest.mark.requirement("P10")
+def test_tools_that_call_tools_come_to_an_end(worker: Worker) -> None:
+    """At a depth that is said."""
+    heard = worker.call("deeper")
+
+    assert heard.text.count(">") == 4
+    assert "at most 4 deep; deeper was not called" in heard.text
+
+
 @pytest.mark.requirement("P10")
 def test_scripts_that_run_scripts_come_to_an_end(worker: Worker) -> None:
     """Four deep at most, or as far as there are turns; never waiting for themselves."""
@@ -205,3 +237,32 @@ def test_scripts_that_run_scripts_come_to_an_end(worker: Worker) -> None:
 
     assert heard.failure is None
     assert "error" in json.dumps(heard.value)
+
+
+@pytest.mark.requirement("P10")
+def test_progress_is_reported_while_a_script_runs(shop: Shop) -> None:
+    """Once a second, to a client that asked to know."""
+    worker = shop.office.worker("mcp")
+    arguments = {"name": "tools", "args": ["count_slowly", {"steps": 1, "delay_s": 1.2}]}
+    fields, body = modern("tools/call", {"name": "script_run", "arguments": arguments}, progress=7)
+
+    answer = shop.office.site.door.send("POST", fields=fields, body=body, token=worker.token)
+
+    assert b"tools.star runs: 1 calls of tools, 0 bytes printed" in answer.body
+    assert b"Counted to 1" in answer.body
+
+
+@pytest.mark.requirement("P11")
+@pytest.mark.parametrize(("mode", "says"), [("off", "turned off"), ("free", None)])
+def test_executing_code_can_be_free_or_off(tmp_path: Path, mode: str, says: str | None) -> None:
+    """As the operator decides; off means no code at all."""
+    with open_shop(tmp_path, exec=mode) as shop:
+        worker = shop.office.worker("rest")
+        if mode == "off":
+            shop.approve_code(worker.tenant, "1 + 1")
+        heard = worker.call("script_exec", code="1 + 1")
+
+    if says is None:
+        assert heard.value == {"value": 2, "printed": ""}
+    else:
+        assert (heard.kind, says in str(heard.failure)) == ("denied", True)

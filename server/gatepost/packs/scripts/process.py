@@ -5,7 +5,7 @@ import contextlib
 import os
 import signal
 import sys
-from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
+from collections.abc import AsyncIterator, Awaitable, Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
@@ -14,14 +14,16 @@ import starlark
 
 from gatepost.packs.scripts import worker
 from gatepost.packs.scripts.settings import MOST_OUTPUT, ScriptsSettings
+from gatepost.sandbox import launch
 
 COMMAND = (
     sys.executable,
     *("-I", "-S", "-B", "-X", "utf8"),
     str(Path(worker.__file__).resolve()),
     str(Path(starlark.__file__).resolve().parents[1]),
+    str(Path(launch.__file__).resolve().parent),
 )
-"""No site, no environment, no folder of the caller: the interpreter's own files and one package."""
+"""No site, no environment, no folder of the caller: the interpreter's own files and two modules."""
 
 # JSON writes one character as six at most; a worker that sends more is no longer ours.
 MOST_FRAME = 6 * MOST_OUTPUT + 65_536
@@ -148,6 +150,8 @@ class Process:
                 raise Ended(frame.reason, frame.message[: 2 * worker.MOST_MESSAGE])
             if isinstance(frame, Printed):
                 self._print(frame.text)
+                # What is there already is read without waiting: others would have to.
+                await asyncio.sleep(0)
             else:
                 await self._call(frame)
 
@@ -184,7 +188,7 @@ class Process:
             return _frames.decode(data)
         except RecursionError:
             raise Ended("depth") from None
-        except msgspec.DecodeError:
+        except (msgspec.DecodeError, UnicodeDecodeError):
             raise Ended("crash") from None
 
     async def _tell_always(self) -> None:
@@ -196,20 +200,22 @@ class Process:
             await self._host.tell(loop.time() - began, so_far)
 
 
-async def perform(job: Job, host: Host, settings: ScriptsSettings) -> Ran:
+async def perform(
+    job: Job, host: Host, settings: ScriptsSettings, *, command: Sequence[str] = COMMAND
+) -> Ran:
     """
     Run a script in a process of its own; raises Ended when there is no value.
 
     The process is gone when this is over, however it ends.
     """
-    async with _worker() as process:
+    async with _worker(command) as process:
         return await Process(process, host, settings).run(job)
 
 
 @contextlib.asynccontextmanager
-async def _worker() -> AsyncIterator[asyncio.subprocess.Process]:
+async def _worker(command: Sequence[str]) -> AsyncIterator[asyncio.subprocess.Process]:
     process = await asyncio.create_subprocess_exec(
-        *COMMAND,
+        *command,
         stdin=asyncio.subprocess.PIPE,
         stdout=asyncio.subprocess.PIPE,
         stderr=asyncio.subprocess.DEVNULL,
@@ -253,13 +259,9 @@ def end_of(code: int) -> str:
 
 
 def depth_of(value: Any) -> int:
-    """How deeply a JSON value is nested, found without going deep."""
+    """How many lists and objects of a JSON value lie within one another, without going deep."""
     depth, level = 0, [value]
-    while level := [
-        inner
-        for one in level
-        if isinstance(one, dict | list)
-        for inner in (one.values() if isinstance(one, dict) else one)
-    ]:
+    while holders := [one for one in level if isinstance(one, dict | list)]:
         depth += 1
+        level = [i for one in holders for i in (one.values() if isinstance(one, dict) else one)]
     return depth

@@ -11,6 +11,7 @@ NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_-]{0,63}", re.ASCII)
 ALLOWED = re.compile(rf"({NAME.pattern})(?:@sha256:([0-9a-f]{{64}}))?", re.ASCII)
 """A name, or a name bound to the SHA-256 of a file's bytes, as `sha256sum` prints it."""
 
+FOLDER = re.compile(r"[\w-]+(?:/[\w-]+){0,9}", re.ASCII)
 LONGEST_S = 300.0
 MOST_OUTPUT = 1_000_000
 WORLD_WRITABLE = 0o002
@@ -59,6 +60,9 @@ class ScriptsSettings(PackSettings, frozen=True, kw_only=True):
         """See `PackSettings`."""
         if self.folder:
             yield from _folder(Path(self.folder))
+        if self.workspace_folder and not FOLDER.fullmatch(self.workspace_folder):
+            hint = 'write a path within the workspace, for example "scripts"'
+            yield Fault("workspace_folder", f"{self.workspace_folder!r} is no such folder", hint)
         for at, entry in enumerate(self.allow):
             match = ALLOWED.fullmatch(entry)
             if match is None:

@@ -51,8 +51,8 @@ REASONS: dict[str, tuple[FailureKind, str]] = {
     ),
     "killed": (
         "internal",
-        "The process that ran {file} was ended from outside. What the script did until then is "
-        "done; call again to run it anew.",
+        "{file} lost its process, which was ended from outside. What it did until then is done; "
+        "call again to run it anew.",
     ),
     "crash": (
         "validation",

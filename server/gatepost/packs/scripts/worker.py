@@ -1,9 +1,10 @@
 """
 The program of a worker process: it runs one script and is gone.
 
-Started by path (`python -I -S worker.py <where starlark lies>`), with no environment, so it imports
-nothing of ours. What it says is a frame each: four bytes of length, then JSON. Whoever reads that
-believes none of it: a script may have found a hole in its interpreter.
+Started by path (`python -I -S worker.py FOLDER…`, of starlark and of the sandbox's `launch.py`) and
+without an environment, so of ours it imports that one file, which needs nothing else. What it says
+is a frame each: four bytes of length, then JSON. Whoever reads that believes none of it: a script
+may have found a hole in its interpreter.
 """
 
 import json
@@ -18,6 +19,7 @@ READ, WRITE = 0, 1
 STEPS_A_CHECK = 1_000
 """How often the interpreter asks whether it should stop; measured, as it is not documented."""
 MOST_STACK = 200
+LINES_A_FRAME = 100
 MOST_MESSAGE = 4_000
 MEANINGS = {
     "Operation `serde::serialize`": "value",
@@ -47,6 +49,7 @@ class Worker:
         self.limits: dict[str, Any] = job["limits"]
         self.reason = "script"
         self._steps = self._printed = 0
+        self._unsent: list[str] = []
         self._ground = resident_bytes()
 
     def run(self) -> object:
@@ -81,7 +84,15 @@ class Worker:
         self._printed += len(text.encode())
         if self._printed > self.limits["output"]:
             self.stop("output")
-        send({"type": "print", "text": text})
+        self._unsent.append(text)
+        if len(self._unsent) >= LINES_A_FRAME:
+            self.flush()
+
+    def flush(self) -> None:
+        """Send what was printed: not line by line, which would cost the server more than us."""
+        if self._unsent:
+            send({"type": "print", "text": "".join(self._unsent)})
+            self._unsent.clear()
 
     def call(self, tool: str, **arguments: object) -> object:
         """`call` of a script: the tool's answer, or the script's end."""
@@ -92,6 +103,7 @@ class Worker:
 
     def try_call(self, tool: str, **arguments: object) -> dict[str, Any]:
         """`try_call` of a script: {"ok": …} or {"error": …, "kind": …}."""
+        self.flush()
         send({"type": "call", "tool": tool, "arguments": arguments})
         answer: dict[str, Any] = receive()
         return answer
@@ -103,6 +115,7 @@ class Worker:
 
     def _is_over(self) -> bool:
         self._steps += STEPS_A_CHECK
+        self.flush()
         if self._steps > self.limits["steps"]:
             self.reason = "steps"
         elif resident_bytes() - self._ground > self.limits["memory"]:
@@ -123,24 +136,54 @@ def resident_bytes() -> int:
     return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * unit
 
 
-def confine(limits: dict[str, Any]) -> None:
-    """From here on: no new file, socket or process, and only so much memory and time."""
-    most = {
-        resource.RLIMIT_CPU: (limits["cpu_s"], limits["cpu_s"] + 1),
-        resource.RLIMIT_FSIZE: (0, 0),
-        resource.RLIMIT_CORE: (0, 0),
-        resource.RLIMIT_NPROC: (0, 0),
-        # What is open stays open: two pipes. Nothing can be opened beside them.
-        resource.RLIMIT_NOFILE: (0, 0),
-    }
-    if os.path.exists("/proc/self/statm"):
-        with open("/proc/self/statm", encoding="ascii") as file:
-            ground = int(file.read().split()[0]) * resource.getpagesize()
-        most[resource.RLIMIT_AS] = (ground + limits["memory"], ground + limits["memory"])
-    for kind, bounds in most.items():
-        resource.setrlimit(kind, bounds)
-    # Should the server be gone without a word, the kernel ends this all the same.
+def confine(limits: dict[str, Any], launch: Any) -> None:
+    """
+    From here on: no file, socket or process, and only so much memory and time.
+
+    Twice over: Landlock takes the rights where the kernel has it, and what the limits of the
+    process leave no room for cannot be had on the others either.
+    """
+    # Who waits for an answer of the server comes first.
+    os.nice(10)
+    # Should the server be gone without a word, the kernel ends this at once, or else in time.
     signal.setitimer(signal.ITIMER_REAL, limits["wall_s"] + 1)
+    room = mapped_bytes()
+    launch.never_more()
+    if launch.landlock_version():
+        launch.confine({}, ())
+    # At the first a signal says why; whoever survives that is killed at the second.
+    lower(resource.RLIMIT_CPU, limits["cpu_s"], limits["cpu_s"] + 1)
+    if room is not None:
+        lower(resource.RLIMIT_AS, room + limits["memory"])
+    # The last means every number of an open file: the two pipes stay, nothing comes beside them.
+    for kind in (
+        resource.RLIMIT_FSIZE,
+        resource.RLIMIT_CORE,
+        resource.RLIMIT_NPROC,
+        resource.RLIMIT_NOFILE,
+    ):
+        lower(kind, 0)
+
+
+def mapped_bytes() -> int | None:
+    """The memory that this process has asked for so far; None where nobody knows."""
+    if not os.path.exists("/proc/self/statm"):
+        return None
+    with open("/proc/self/statm", encoding="ascii") as file:
+        return int(file.read().split()[0]) * resource.getpagesize()
+
+
+def lower(kind: int, most: int, last: int | None = None) -> None:
+    """Bound a resource, and for good by *last*, unless it is bounded more already."""
+    hard = resource.getrlimit(kind)[1]
+    room = sys.maxsize if hard == resource.RLIM_INFINITY else hard
+    last = min(most if last is None else last, room)
+    try:
+        resource.setrlimit(kind, (min(most, last), last))
+    except (ValueError, OSError):
+        # macOS knows some limits and refuses to set them.
+        if sys.platform != "darwin":
+            raise
 
 
 def receive() -> Any:
@@ -198,7 +241,10 @@ def panicked(kind: type[BaseException], error: BaseException, _: object) -> None
 def answer(worker: Worker) -> None:
     """Run the script, and say how it ended."""
     try:
-        value = worker.run()
+        try:
+            value = worker.run()
+        finally:
+            worker.flush()
         data = json.dumps(value, ensure_ascii=False, allow_nan=False).encode()
     except worker.starlark.StarlarkError as error:
         failed(reason_of(str(error), worker.reason), str(error))
@@ -217,15 +263,13 @@ def answer(worker: Worker) -> None:
 
 def main() -> None:
     """Take the job, lock the door, and run it."""
-    # Its place is an argument, since this process has no installed packages of its own.
-    sys.path.append(sys.argv[1])
-    import starlark  # noqa: PLC0415  # see above
-
-    sys.setswitchinterval(1)
+    # Where they lie are arguments, since this process has no installed packages of its own.
+    sys.path += sys.argv[1:]
+    starlark, launch = __import__("starlark"), __import__("launch")
     job = receive()
     sys.excepthook = panicked
     worker = Worker(starlark, job)
-    confine(worker.limits)
+    confine(worker.limits, launch)
     answer(worker)
 
 

@@ -1,0 +1,80 @@
+"""A script is described without running it, whatever is in it."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatepost.packs.scripts.outline import MOST_DESCRIPTION, outline_of
+from tests.support.steps import steps
+
+pytestmark = pytest.mark.requirement("P10")
+
+FUNCTIONS = [
+    ("def main():\n  pass\n", ["main()"]),
+    ("def a(x, y=1, *args, **kw): return x\ndef b(): pass", ["a(x, y=1, *args, **kw)", "b()"]),
+    ("def a(x = (1, 2), y = {'k': [3, 4]}):\n  pass", ["a(x = (1, 2), y = {'k': [3, 4]})"]),
+    ("def a(\n    x,  # what\n    y,\n):\n  pass\n", ["a(x, y)"]),
+    ("def a(x: int, y: list[str] = []) -> str:\n  pass", ["a(x: int, y: list[str] = [])"]),
+    ("if True:\n  def inner(): pass\n", []),
+    ("def _hidden(): pass\n", []),
+    ("'''\ndef text(): pass\n'''\ndef real(): pass\n", ["real()"]),
+    ('x = """\ndef text():\n  \\"""\n"""\ndef real(): pass\n', ["real()"]),
+    ("x = '\\\ndef text(): pass'\ndef real(): pass\n", ["real()"]),
+    ("# def said(): pass\nx = [\ndef\n]\ndef real(): pass\n", ["real()"]),
+    ("defer = 1\ndefine()\ndef real(): pass\n", ["real()"]),
+    ("main = lambda: 1\n", []),
+    ("def", []),
+    ("def (", []),
+    ("def a", ["a()"]),
+    ("def a(x", ["a(x)"]),
+    ("]])def a(): pass\n)))\ndef b(): pass\n", ["b()"]),
+    ("'unclosed\ndef real(): pass\n", ["real()"]),
+    ("'''unclosed\ndef text(): pass\n", []),
+    ("", []),
+]
+
+
+@pytest.mark.parametrize(("text", "functions"), FUNCTIONS, ids=[row[0][:30] for row in FUNCTIONS])
+def test_functions_at_the_top_are_found(text: str, functions: list[str]) -> None:
+    """With their parameters as they are written."""
+    found = outline_of(text).functions
+
+    assert [f"{one.name}({', '.join(one.parameters)})" for one in found] == functions
+
+
+DESCRIPTIONS = [
+    ("# One.\n#  Two.\n\n# Not this.\n", "One.\nTwo."),
+    ("\n\n#!/usr/bin/starlark\n# One.\nx = 1\n", "/usr/bin/starlark\nOne."),
+    ('"""One.\n\nTwo."""\nx = 1\n', "One.\n\nTwo."),
+    ("'One.'\n", "One."),
+    ("r'''One.'''", "One."),
+    ("x = 'no'\n# no\n", ""),
+    ("", ""),
+]
+
+
+@pytest.mark.parametrize(("text", "description"), DESCRIPTIONS)
+def test_its_first_words_describe_it(text: str, description: str) -> None:
+    """Comments or a docstring."""
+    assert outline_of(text).description == description
+
+
+@settings(max_examples=60, deadline=None)
+@given(st.text(alphabet="def ab(),:=[]{}'\"\\#\n\t0\0ä", max_size=200))
+def test_no_text_breaks_it(text: str) -> None:
+    """Nor makes it say more than there is room for."""
+    outline = outline_of(text)
+
+    assert len(outline.description) <= MOST_DESCRIPTION
+
+
+HARD = ["(", "'", '"""', "\\", "def a(", "#", "'''\\", "def a(x,", "[{(", '"\\\n', "rb'"]
+
+
+@pytest.mark.parametrize("piece", HARD)
+def test_its_time_grows_with_the_text_and_no_faster(piece: str) -> None:
+    """Ten times the text takes no more than about ten times the steps."""
+    few = steps(lambda: outline_of(piece * 200))
+    many = steps(lambda: outline_of(piece * 2_000))
+
+    assert many <= 15 * max(few, 100)

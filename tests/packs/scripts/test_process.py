@@ -1,0 +1,285 @@
+"""The process of a script: it ends, whatever it does, and whatever it says is a stranger's word."""
+
+import asyncio
+import os
+import signal
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.packs.scripts import worker
+from gatepost.packs.scripts.process import (
+    COMMAND,
+    ENDS,
+    MOST_DEPTH,
+    MOST_FRAME,
+    Ended,
+    Host,
+    Job,
+    Ran,
+    depth_of,
+    end_of,
+    perform,
+)
+from gatepost.packs.scripts.settings import ScriptsSettings
+from gatepost.packs.scripts.words import REASONS, failure_of
+from tests.packs.scripts.processes import children_of, is_alive
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.requirement("P10")
+
+SETTINGS = ScriptsSettings(timeout_s=10, cpu_s=1, max_output_bytes=2_000)
+
+
+class Tools:
+    """Answers calls of a script, and keeps them."""
+
+    def __init__(self) -> None:
+        self.calls: list[tuple[str, Mapping[str, Any]]] = []
+        self.called = asyncio.Event()
+        self.never = asyncio.Event()
+
+    async def call(self, tool: str, arguments: Mapping[str, Any]) -> Mapping[str, Any]:
+        self.calls.append((tool, arguments))
+        self.called.set()
+        if tool == "never":
+            await self.never.wait()
+        return {"error": "it is broken", "kind": "internal"} if tool == "bad" else {"ok": arguments}
+
+    async def tell(self, seconds: float, so_far: str) -> None:
+        self.calls.append((so_far, {}))
+
+
+async def run(code: str, *args: Any, settings: ScriptsSettings = SETTINGS, **more: Any) -> Ran:
+    tools = more.pop("tools", None) or Tools()
+    job = Job(file="x.star", code=code, function="main" if args else None, args=list(args))
+    return await perform(job, Host(tools.call, tools.tell), settings, **more)
+
+
+def children() -> set[int]:
+    return children_of(os.getpid())
+
+
+async def test_a_worker_has_no_environment_and_nothing_of_the_server() -> None:
+    """Nothing is open but two pipes and /dev/null, and its folder is nobody's."""
+    program = (
+        "import json,os,struct,sys\n"
+        "n = struct.unpack('>I', os.read(0, 4))[0]; os.read(0, n)\n"
+        "value = [dict(os.environ), os.getcwd(), sorted(os.listdir('/proc/self/fd'))]\n"
+        "data = json.dumps({'type': 'done', 'value': value}).encode()\n"
+        "os.write(1, struct.pack('>I', len(data)) + data)\n"
+    )
+
+    ran = await run("1", command=(*COMMAND[:-3], "-c", program))
+
+    environment, folder, handles = ran.value
+    assert set(environment) <= {"LC_CTYPE"}
+    assert folder == "/"
+    # The fourth is the folder that lists them.
+    assert handles == ["0", "1", "2", "3"]
+
+
+TRIES = {
+    "read a file": "open('/etc/hostname').read()",
+    "read its own program": "open(worker.__file__).read()",
+    "write a file": "open('/tmp/gatepost-worker', 'w').write('x')",
+    "list a folder": "os.listdir('/')",
+    "open a socket": "socket.socket()",
+    "open a socket of the machine": "socket.socket(socket.AF_UNIX)",
+    "make a pipe": "os.pipe()",
+    "have more open files": "resource.setrlimit(resource.RLIMIT_NOFILE, (9, 9)); os.open('/', 0)",
+    "signal the server": "os.kill(os.getppid(), 0)",
+    "take memory": "bytearray(200_000_000)",
+}
+
+
+@pytest.mark.parametrize("attempt", TRIES.values(), ids=TRIES.keys())
+async def test_a_worker_can_reach_nothing(attempt: str) -> None:
+    """Even one whose interpreter does what an attacker wants."""
+    program = (
+        "import os, resource, signal, socket, sys\n"
+        f"sys.path += {[str(Path(worker.__file__).parent), *COMMAND[-2:]]!r}\n"
+        "import worker, starlark, launch\n"
+        "job = worker.receive()\n"
+        "worker.confine(job['limits'], launch)\n"
+        "try:\n"
+        f"  {attempt}\n"
+        "  value = 'done'\n"
+        "except (OSError, ValueError, MemoryError) as error:\n"
+        "  value = 'refused'\n"
+        "worker.send({'type': 'done', 'value': value})\n"
+    )
+
+    small = ScriptsSettings(timeout_s=10, cpu_s=1, memory_mb=64)
+    ran = await run("1", settings=small, command=(*COMMAND[:-3], "-c", program))
+
+    assert ran.value == "refused"
+
+
+START = """
+import json, os, struct, sys, time
+
+def w(data):
+    while data:
+        data = data[os.write(1, data):]
+
+def f(data):
+    w(struct.pack(">I", len(data)) + data)
+
+def t(kind, **members):
+    f(json.dumps({"type": kind, **members}).encode())
+
+def nested(kind, member, depth):
+    data = b'{"a":' * depth + b"1" + b"}" * depth
+    f(b'{"type":"%s","tool":"x","%s":' % (kind, member) + data + b"}")
+
+"""
+SAYS = {
+    "nothing": "",
+    "a length and no frame": "w(bytes([0, 0, 0, 5]))",
+    "half a length": "w(bytes([0]))",
+    "no JSON": "f(b'{')",
+    "no UTF-8": """f(b'{"type":"print","text":"' + bytes([255]) + b'"}')""",
+    "another type": "t('exec', text='x')",
+    "no type": "f(b'{}')",
+    "a list": "f(b'[]')",
+    "a number for a text": "t('print', text=1)",
+    "arguments that are no object": "t('call', tool='x', arguments=[])",
+    "a frame of four gigabytes": "w(bytes([255] * 100))",
+    "a frame a little too large": f"w(({MOST_FRAME + 1}).to_bytes(4, 'big'))",
+    "deep data": "nested(b'done', b'value', 100_000)",
+    "a little too deep": "nested(b'done', b'value', 65)",
+    "deep arguments": "nested(b'call', b'arguments', 65)",
+    "a reason of its own": "t('failed', reason='{it}', message='{0}')",
+    "more text than may be": "for _ in range(9): t('print', text='x' * 900)",
+    "calls without end": "for _ in range(999): t('call', tool='x', arguments={})",
+    "an exit": "os._exit(3)",
+    "a signal": "os.kill(os.getpid(), 9)",
+    "a stack that is over": "os.kill(os.getpid(), 11)",
+}
+
+
+@pytest.mark.parametrize("says", SAYS.values(), ids=SAYS.keys())
+async def test_whatever_a_worker_says_ends_in_a_sentence(says: str) -> None:
+    """Its interpreter may be no longer ours."""
+    before = children()
+
+    with pytest.raises(Ended) as ended:
+        await run("1", command=(sys.executable, "-I", "-S", "-c", START + says))
+
+    failure = failure_of(ended.value, "x.star", SETTINGS).failure
+    assert failure.message.startswith("Script 'x.star' ")
+    assert children() == before
+
+
+STAYS = {
+    "without a word": "while True: time.sleep(9)",
+    "with its pipe closed": "os.close(1)\nwhile True: time.sleep(9)",
+    "deaf to signals": "import signal\nfor n in (1, 2, 15): signal.signal(n, signal.SIG_IGN)\n"
+    "while True: time.sleep(9)",
+    "with a child": "os.fork()\nwhile True: time.sleep(9)",
+}
+
+
+@pytest.mark.parametrize("does", STAYS.values(), ids=STAYS.keys())
+async def test_a_worker_that_stays_is_ended(does: str) -> None:
+    """By its time, with all that it started."""
+    before = children()
+    short = ScriptsSettings(timeout_s=0.3)
+
+    with pytest.raises(Ended) as ended:
+        await run("1", settings=short, command=(sys.executable, "-I", "-S", "-c", START + does))
+
+    assert ended.value.reason == "wall"
+    assert children() == before
+
+
+async def test_a_worker_that_is_killed_is_told_of() -> None:
+    """By whoever runs out of memory, for example; the next run has a process of its own."""
+    tools, before = Tools(), children()
+    running = asyncio.create_task(run("call('never')", tools=tools))
+    await asyncio.wait_for(tools.called.wait(), 10)
+    (pid,) = children() - before
+    tools.never.set()
+    os.kill(pid, signal.SIGKILL)
+
+    with pytest.raises(Ended) as ended:
+        await asyncio.wait_for(running, 10)
+
+    assert ended.value.reason == "killed"
+    assert (await run("2")).value == 2
+
+
+async def test_a_cancelled_call_leaves_no_process() -> None:
+    """At once, in the middle of its work."""
+    tools, before = Tools(), children()
+    running = asyncio.create_task(run("call('never')", tools=tools))
+    await asyncio.wait_for(tools.called.wait(), 10)
+
+    running.cancel()
+    await asyncio.wait([running], timeout=10)
+
+    assert running.cancelled()
+    assert children() == before
+
+
+async def test_a_tool_that_fails_ends_a_script_or_is_looked_at() -> None:
+    """By `call` and by `try_call`."""
+    looked = await run("def main(a):\n  return [try_call('bad'), try_call('ok', a = a)]", [1])
+    with pytest.raises(Ended) as ended:
+        await run("call('bad')")
+
+    assert looked.value == [{"error": "it is broken", "kind": "internal"}, {"ok": {"a": [1]}}]
+    assert "CallFailed: bad: it is broken" in ended.value.message
+
+
+async def test_processor_time_is_bounded() -> None:
+    """By the kernel, in the middle of one multiplication."""
+    with pytest.raises(Ended) as ended:
+        await run("def f():\n  x = 3\n  for i in range(60): x = x * x\nf()")
+
+    assert ended.value.reason == "cpu"
+
+
+async def test_a_worker_outlives_no_server() -> None:
+    """Its pipe is closed, its time passes, or the kernel tells it."""
+    code = (
+        "import asyncio\n"
+        "from gatepost.packs.scripts.process import *\n"
+        "async def tell(*_): pass\n"
+        "async def call(*_): print('ready', flush=True); await asyncio.sleep(99)\n"
+        "job = Job(file='x.star', code=\"call('never')\", function=None, args=[])\n"
+        "asyncio.run(perform(job, Host(call, tell), ScriptsSettings(timeout_s=60)))\n"
+    )
+    server = await asyncio.create_subprocess_exec(
+        sys.executable,
+        "-c",
+        code,
+        stdout=asyncio.subprocess.PIPE,
+        env={"PYTHONPATH": os.pathsep.join(filter(None, sys.path))},
+    )
+    assert server.stdout is not None
+    await asyncio.wait_for(server.stdout.readline(), 20)
+    (started,) = children_of(server.pid)
+
+    server.kill()
+    await asyncio.wait_for(server.wait(), 10)
+
+    eventually(lambda: not is_alive(started), within=10)
+
+
+def test_every_end_has_its_words() -> None:
+    """Of a signal or an exit code."""
+    assert {*ENDS.values(), end_of(0), end_of(1)} <= REASONS.keys()
+
+
+@pytest.mark.parametrize(
+    ("value", "depth"), [(1, 0), ("[[", 0), ([], 1), ([1], 1), ({"a": [1]}, 2), ([[], {"b": 1}], 2)]
+)
+def test_depth_is_counted_without_going_deep(value: Any, depth: int) -> None:
+    """Values within values."""
+    assert depth_of(value) == depth
+    assert depth <= MOST_DEPTH

@@ -1,0 +1,52 @@
+"""`gatepost check` finds what is wrong with `[packs.scripts]`."""
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.packs.scripts.settings import ScriptsSettings
+
+pytestmark = pytest.mark.requirement("P11")
+
+WRONG: list[tuple[dict[str, Any], str, str]] = [
+    ({"folder": "missing"}, "folder", "is no folder"),
+    ({"folder": "everybody"}, "folder", "everybody may write"),
+    ({"allow": ["weather"]}, "allow[0]", "`folder`, which is not set"),
+    ({"folder": "good", "allow": ["weather", "../x"]}, "allow[1]", "names no script"),
+    ({"folder": "good", "allow": ["weather.star"]}, "allow[0]", "names no script"),
+    ({"folder": "good", "allow": ["*"]}, "allow[0]", "names no script"),
+    ({"allow": ["weather@sha256:12"]}, "allow[0]", "names no script"),
+    ({"allow": [f"weather@sha256:{'A' * 64}"]}, "allow[0]", "names no script"),
+    ({"workspace_folder": "../other"}, "workspace_folder", "is no such folder"),
+    ({"workspace_folder": "/scripts"}, "workspace_folder", "is no such folder"),
+    ({"timeout_s": 301}, "timeout_s", "from 0.1 to 300"),
+    ({"cpu_s": 0}, "cpu_s", "from 1 to 300"),
+    ({"memory_mb": 0}, "memory_mb", "from 16"),
+    ({"max_output_bytes": 2_000_000}, "max_output_bytes", "to 1e+06"),
+    ({"workers": 1}, "workers", "from 2"),
+    ({"workers": 2, "workers_per_tenant": 2}, "workers_per_tenant", "occupy all"),
+]
+
+
+@pytest.mark.parametrize(("given", "setting", "says"), WRONG, ids=[str(row[0]) for row in WRONG])
+def test_what_cannot_be_used_is_said(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, given: dict[str, Any], setting: str, says: str
+) -> None:
+    """By the setting's name, before anything is served."""
+    monkeypatch.chdir(tmp_path)
+    (tmp_path / "good").mkdir()
+    (tmp_path / "everybody").mkdir()
+    (tmp_path / "everybody").chmod(0o777)
+
+    faults = list(ScriptsSettings(**given).faults())
+
+    assert setting in [fault.setting for fault in faults]
+    assert any(says in fault.message for fault in faults)
+
+
+def test_the_defaults_are_right() -> None:
+    """Nothing is allowed, and nothing has to be said."""
+    usual = ScriptsSettings()
+
+    assert (list(usual.faults()), usual.allow, usual.exec) == ([], [], "approved")
