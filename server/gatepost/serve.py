@@ -8,6 +8,7 @@ import socket
 import ssl
 import sys
 from collections.abc import Callable, Sequence
+from functools import partial
 from types import FrameType
 
 import msgspec
@@ -72,16 +73,26 @@ async def _serve(job: Job, on_ready: Callable[[], object]) -> None:
             build_app(config, services, development_issuer=job.development_issuer)
         )
 
-        def reload() -> None:
-            fresh = job.fresh() if job.fresh is not None else None
-            if fresh is None:
-                _log.error("reload refused: the configuration in force stays")
-                return
-            services.keyring.reread()
-            services.apply(*fresh)
-            current.app = build_app(fresh[0], services)
-            services.warm()
-            _log.info("configuration reloaded")
+        one_by_one = asyncio.Lock()
+        reloads: set[asyncio.Task[None]] = set()
+
+        async def reload(read: Fresh) -> None:
+            async with one_by_one:
+                # In a thread: what it names by URL is fetched, and calls do not wait for that.
+                fresh = await asyncio.to_thread(read)
+                if fresh is None:
+                    _log.error("reload refused: the configuration in force stays")
+                    return
+                services.keyring.reread()
+                services.apply(*fresh)
+                current.app = build_app(fresh[0], services)
+                services.warm()
+                _log.info("configuration reloaded")
+
+        def begin(read: Fresh) -> None:
+            task = asyncio.create_task(reload(read))
+            reloads.add(task)
+            task.add_done_callback(reloads.discard)
 
         def ready() -> None:
             on_ready()
@@ -94,7 +105,7 @@ async def _serve(job: Job, on_ready: Callable[[], object]) -> None:
             listen_config(current, deadlines(config), tls=tls_of(config)),
             on_ready=ready,
             on_drain=lambda: services.drain(config.listen.drain_s),
-            reload=reload if job.fresh is not None else None,
+            reload=partial(begin, job.fresh) if job.fresh is not None else None,
         )
         await server.serve(sockets=[job.sock])
 

@@ -45,4 +45,12 @@ TAKERS = [
         follows=False,
     ),
     Taker("openapi servers", "openapi", lambda url: [described(url), CALL], follows=False),
+    Taker(
+        "gitlab_request endpoint",
+        "gitlab",
+        lambda url: [
+            ("gitlab_request", {"endpoint": url, "token": "x", "path": "/to", "timeout_s": 5})
+        ],
+        follows=True,
+    ),
 ]

@@ -1,5 +1,6 @@
 """Tools reach what is public and what is allowed, and send only what they meant to send."""
 
+import re
 from typing import Any
 
 import pytest
@@ -19,6 +20,7 @@ async def refused(client: Client, method: str, url: str, **options: Any) -> Tool
     return failure.value
 
 
+@pytest.mark.requirement("O13")
 async def test_a_request_arrives_as_it_was_meant(client: Client, world: World) -> None:
     """Parameters, headers and JSON; who we are, and the call's correlation id."""
     reply = await client.of("acme", "episode-1").send(
@@ -74,6 +76,36 @@ async def test_a_proxy_is_asked_for_the_address_that_was_checked(
     assert world.proxy.asked == [f"CONNECT {PUBLIC}:443", f"CONNECT {PUBLIC}:80"]
     assert b"Proxy-Authorization: Basic dXNlcjp3b3Jk\r\n" in world.proxy.head
     assert [seen.scheme for seen in world.site.seen] == ["https", "http"]
+
+
+async def test_an_ipv6_address_is_asked_for_in_brackets(client: Client, world: World) -> None:
+    """As CONNECT wants it (RFC 9110 section 9.3.6)."""
+    world.names.known["www.web.test"] = [["2606:2800:21f:cb07:6820:80da:af6b:8b2c"]]
+
+    await client.of("acme").send("GET", f"{SITE}/")
+
+    assert world.proxy.asked == ["CONNECT [2606:2800:21f:cb07:6820:80da:af6b:8b2c]:443"]
+
+
+@pytest.mark.parametrize("name", ["", "x\0y", "ep isode", "ü", "x" * 300])
+async def test_a_correlation_id_that_is_none_stays_here(
+    client: Client, world: World, name: str
+) -> None:
+    """Nothing that a caller writes becomes another header."""
+    await client.of("acme", name).send("GET", f"{SITE}/")
+
+    assert "x-octopus-correlation-id" not in world.site.seen[0].headers
+
+
+async def test_a_secret_in_the_url_needs_encryption(client: Client, world: World) -> None:
+    """A tool says of parameters that they are confidential."""
+    options: Any = {"params": {"key": "secret"}, "confidential": True}
+
+    assert (
+        await refused(client, "GET", "http://www.web.test/", **options)
+    ).failure.kind == "denied"
+    assert (await client.of("acme").send("GET", f"{SITE}/", **options)).status == 200
+    assert len(world.site.seen) == 1
 
 
 async def test_an_allowed_host_is_reached_directly_and_by_http(
@@ -139,6 +171,34 @@ async def test_a_header_that_frames_the_message_is_not_the_tools(
 
     assert failure.failure.kind == "validation"
     assert says in failure.failure.message
+    assert world.site.seen == []
+
+
+@pytest.mark.parametrize(
+    ("options", "says"),
+    [
+        ({"json": float("nan")}, "cannot say"),
+        ({"json": {"a": object()}}, "cannot say"),
+        ({"json": "\ud800"}, "cannot say"),
+        ({"params": {"a": "\ud800"}}, "cannot say"),
+        ({"form": {"a": {"b": 1}}}, "cannot say"),
+        ({"params": {"a": {"b": 1}}}, "cannot say"),
+        ({"params": {"a": "x" * 9_000}}, "longer than"),
+        ({"params": {"a": "x" * 90_000}}, "longer than"),
+        ({"content": b"x" * 32_000_001}, "at most"),
+        ({"uploads": [Upload("a", "b", b"", "x\r\ny")]}, "printable ASCII"),
+        ({"uploads": [Upload("a", "b", b"", "")]}, "printable ASCII"),
+    ],
+    ids=[str(n) for n in range(11)],
+)
+async def test_what_cannot_be_sent_is_refused(
+    client: Client, world: World, options: Any, says: str
+) -> None:
+    """Before anybody is connected to."""
+    failure = await refused(client, "POST", f"{SITE}/", **options)
+
+    assert failure.failure.kind == "validation"
+    assert re.search(says, failure.failure.message), failure.failure.message
     assert world.site.seen == []
 
 

@@ -72,7 +72,7 @@ async def refuse(ctx: CallContext, text: str) -> str:
 @pack.tool(read_only=True)
 async def crash(ctx: CallContext, text: str) -> str:
     """Fail as no author wanted, and log it in each way."""
-    log.warning("parrot_warned", seen=text, rows=[text])
+    log.warning("parrot_warned", seen=text, rows=[text], number=8642753108642753)
     logging.getLogger("library").error("cannot use %s", text)
     try:
         raise RuntimeError(f"inner {text}")
@@ -92,6 +92,31 @@ async def forget(ctx: CallContext, text: str) -> str:
     loop = asyncio.get_running_loop()
     loop.call_exception_handler({"message": f"lost {text}", "exception": task.exception()})
     return "forgotten"
+
+
+LEFT: list[tuple[asyncio.Event, asyncio.Task[None]]] = []
+
+
+@pack.tool(read_only=True)
+async def leave(ctx: CallContext) -> str:
+    """Leave something running that logs when it is told to."""
+    go = asyncio.Event()
+
+    async def later() -> None:
+        await go.wait()
+        logging.getLogger("library").error("about %s", SAID[0])
+
+    LEFT.append((go, asyncio.create_task(later())))
+    return "left"
+
+
+@pack.tool(read_only=True)
+async def release(ctx: CallContext) -> str:
+    """Tell it to."""
+    go, task = LEFT.pop()
+    go.set()
+    await task
+    return "released"
 
 
 @pack.tool(read_only=True)
@@ -129,6 +154,14 @@ async def use(ctx: CallContext, token: Secret, text: str = "") -> str:
     """Use a secret and answer it together with a text."""
     value = await ctx.secret(token, field="token")
     return f"{value} {text}"
+
+
+@pack.tool(read_only=True)
+async def relay(ctx: CallContext, token: Secret, text: str) -> Outcome:
+    """Call another tool, and then log what it was given itself."""
+    outcome = await ctx.call("say", {"text": text})
+    log.warning(f"used {token}")
+    return outcome
 
 
 @pack.tool(read_only=True)

@@ -60,6 +60,24 @@ def test_what_is_too_short_to_be_told_from_text_stays() -> None:
     assert REDACTOR.clean("about") == "about"
 
 
+@pytest.mark.requirement("P13")
+def test_of_a_header_value_the_secret_part_is_found_alone() -> None:
+    """Whoever reads it back may have taken the scheme off."""
+    header = Redactor({"AUTH": "Bearer token123-x", "USER": "Basic dXNlcjpteS1vd24tcGFzc3dvcmQ="})
+
+    assert header.clean("t=token123-x p=my-own-password") == "t=[REDACTED:AUTH] p=[REDACTED:USER]"
+
+
+@pytest.mark.requirement("P13")
+def test_credentials_in_json_are_found_by_their_long_texts() -> None:
+    """Members of a service account's file come one by one where a tool reads it."""
+    account = json.dumps({"type": "service", "keys": [{"private": "0123456789abcdef-private"}]})
+
+    assert Redactor({"GCP": account}).clean("a service 0123456789abcdef-private") == (
+        "a service [REDACTED:GCP]"
+    )
+
+
 OVERLAPS = [
     ({"LONG": "abcdefghij", "PART": "cdefgh"}, "xabcdefghijy", "x[REDACTED:LONG]y"),
     ({"LEFT": "abcdefgh", "RIGHT": "efghijklm"}, "xabcdefghijklmy", "x[REDACTED:RIGHT]y"),
@@ -293,7 +311,7 @@ HOSTILE = [
 @pytest.mark.parametrize("piece", HOSTILE)
 def test_a_text_of_beginnings_does_not_keep_the_server_busy(piece: str) -> None:
     """A search that grew with the square of such a text would not come back from this one."""
-    text = piece * (1_000_000 // len(piece))
+    text = piece * (300_000 // len(piece))
 
     assert isinstance(REDACTOR.clean(text), str)
 

@@ -123,6 +123,7 @@ def test_the_log_holds_no_secret(aviary: Aviary, form: LogFormat, tool: str, wri
     logged = log.getvalue()
     assert not leaks(VALUE, row, logged + answer), logged
     assert logged.count(MARK) >= 4
+    assert SECRETS["acme"]["PIN"] not in logged
 
 
 @pytest.mark.requirement("P13")
@@ -134,6 +135,29 @@ def test_what_is_logged_outside_of_calls_is_looked_at_for_all_tenants(aviary: Av
         logging.getLogger("library").error("%s and %s", VALUE, SECRETS["zeta"]["OTHER"])
 
     assert f"{MARK} and [REDACTED:OTHER]" in log.getvalue()
+
+
+@pytest.mark.requirement("P13")
+def test_a_tool_that_calls_another_keeps_its_own_secrets_afterwards(aviary: Aviary) -> None:
+    """What its caller wrote into it stays out of what it logs then."""
+    with overheard("json") as log:
+        answer = aviary.call("relay", token="only-of-this-call", text="inner text")
+
+    assert "inner text" in answer
+    assert "only-of-this-call" not in log.getvalue() + answer
+    assert "used [REDACTED:TOKEN]" in log.getvalue()
+
+
+@pytest.mark.requirement("P13")
+def test_what_a_call_leaves_running_may_be_about_any_tenant(aviary: Aviary) -> None:
+    """A connection that one tenant's call opened serves others later."""
+    SAID[0] = f"{VALUE} and {SECRETS['zeta']['OTHER']}"
+    aviary.call("say", text="so that it is known")
+    aviary.call("leave", tenant="zeta")
+    with overheard("json") as log:
+        aviary.call("release", tenant="bare")
+
+    assert f"about {MARK} and [REDACTED:OTHER]" in log.getvalue()
 
 
 @pytest.mark.requirement("P13")

@@ -8,7 +8,7 @@ from gatepost_authz.addresses import BAD_PORTS, authority_problem, literal, part
 from gatepost_authz.pinning import Resolver, alternated
 from gatepost_authz.reach import ToolReach
 
-USUAL = {"https": 443, "http": 80, "ssh": 22}
+USUAL = {"https": (443,), "http": (80,), "ssh": (22,), "smtp": (587, 465, 25)}
 
 
 async def checked(
@@ -31,7 +31,7 @@ async def checked(
         raise ToolFailure(
             "denied", f"http://{host} is unencrypted and is not connected to: use https."
         )
-    if port != USUAL[scheme] and not allowed and (port < 1024 or port in BAD_PORTS):
+    if port not in USUAL[scheme] and not allowed and (port < 1024 or port in BAD_PORTS):
         raise ToolFailure("denied", f"Port {port} of {host} belongs to another service.")
     spelt = literal(host)
     try:

@@ -86,12 +86,15 @@ def drafted(method: str, url: str, options: Sending) -> Draft:
     headers = checked_headers(options.get("headers", {}))
     try:
         where = httpx2.URL(url)
+    except httpx2.InvalidURL:
+        raise refused_url("it is not a URL") from None
+    try:
         params = flat(options.get("params", {}))
         if params:
             where = where.copy_merge_params(params)
         body, body_headers = _body(where, **options)
-    except (httpx2.InvalidURL, UnicodeError):
-        raise refused_url("it is not a URL") from None
+    except httpx2.InvalidURL:
+        raise unsent(f"The URL is longer than {URL_CHARACTERS} characters.") from None
     except (TypeError, ValueError, RecursionError):
         raise unsent("What is to be sent holds something that JSON or a form cannot say.") from None
     if len(str(where)) > URL_CHARACTERS:

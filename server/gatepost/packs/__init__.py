@@ -14,9 +14,11 @@ class BuiltIn(NamedTuple):
 
 BUILT_IN: dict[str, BuiltIn] = {
     "calendar": BuiltIn("gatepost.packs.calendar.tools", "calendar"),
+    "chat": BuiltIn("gatepost.packs.chat.tools", "chat"),
     "demo": BuiltIn("gatepost.packs.demo"),
     "filesystem": BuiltIn("gatepost.packs.filesystem"),
     "git": BuiltIn("gatepost.packs.git.tools"),
+    "github": BuiltIn("gatepost.packs.github.tools"),
     "gitlab": BuiltIn("gatepost.packs.gitlab.tools"),
     "memory": BuiltIn("gatepost.packs.memory"),
     "openapi": BuiltIn("gatepost.packs.openapi.tools", maker="gatepost.packs.openapi.offering"),

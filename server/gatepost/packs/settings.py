@@ -6,7 +6,9 @@ from typing import Any
 import msgspec
 
 from gatepost.packs.calendar.settings import CalendarSettings
+from gatepost.packs.chat.settings import ChatSettings
 from gatepost.packs.git.settings import GitSettings
+from gatepost.packs.github.settings import GithubSettings
 from gatepost.packs.gitlab.settings import GitlabSettings
 from gatepost.packs.openapi.settings import OpenapiSettings
 from gatepost.packs.scripts.settings import ScriptsSettings
@@ -20,7 +22,9 @@ class Packs(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tru
     """The tables of all packs."""
 
     calendar: CalendarSettings = CalendarSettings()
+    chat: ChatSettings = ChatSettings()
     git: GitSettings = GitSettings()
+    github: GithubSettings = GithubSettings()
     gitlab: GitlabSettings = GitlabSettings()
     openapi: OpenapiSettings = OpenapiSettings()
     scripts: ScriptsSettings = ScriptsSettings()

@@ -5,7 +5,7 @@ from functools import cache
 
 from ahocorasick_rs import BytesAhoCorasick, Implementation, MatchKind
 
-from gatepost.redaction.encoding import marks_of
+from gatepost.redaction.encoding import marks_of, meant_by
 from gatepost.redaction.layer import UNREAD, layers, readings
 from gatepost.redaction.mark import Mark, Span
 from gatepost.redaction.shape import shapes
@@ -70,7 +70,12 @@ class Redactor:
     """
 
     def __init__(self, secrets: Mapping[str, str], *, fast: bool = False) -> None:
-        marks = [mark for name in sorted(secrets) for mark in marks_of(name, secrets[name])]
+        marks = [
+            mark
+            for name in sorted(secrets)
+            for meant in meant_by(secrets[name])
+            for mark in marks_of(name, meant)
+        ]
         self._automata: tuple[Automaton, ...] = (
             Automaton([*marks, *_shapes()], fast=fast) if marks else _plain(),
         )
@@ -79,7 +84,12 @@ class Redactor:
 
     def with_values(self, values: Iterable[tuple[str, str]]) -> "Redactor":
         """One that also takes out what a single call was given, by name and value."""
-        marks = [mark for name, value in values for mark in marks_of(name, value)]
+        marks = [
+            mark
+            for name, value in values
+            for meant in meant_by(value)
+            for mark in marks_of(name, meant)
+        ]
         if not marks:
             return self
         both = object.__new__(Redactor)

@@ -46,7 +46,7 @@ def marks_of(name: str, value: str) -> Iterator[Mark]:
 
 
 def meant_by(value: str) -> list[str]:
-    """A value given in a call, and the secret part of one like `Bearer xyz` or `Basic xyz`."""
+    """A value, and the secret part of one like `Bearer xyz` or `Basic xyz`."""
     found = _SCHEME.fullmatch(value)
     if found is None:
         return [value]

@@ -9,7 +9,9 @@ from gatepost.redaction.automaton import Redactor
 
 
 class Here(Protocol):
-    """A call that is under way."""
+    """A call; what it leaves running remembers it when it has ended."""
+
+    over: bool
 
     def now(self) -> Redactor:
         """The redactor of its tenant's secrets as they are now."""
@@ -42,7 +44,7 @@ def cleaned(text: str) -> str:
     heard, a connection that ends by itself) may be about any tenant that is known here.
     """
     here = HERE.get()
-    if here is not None:
+    if here is not None and not here.over:
         return here.now().clean(text)
     for house in [*_houses]:
         for redactor in [*house.redactors()]:

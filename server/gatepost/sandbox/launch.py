@@ -156,8 +156,9 @@ def main(words: Sequence[str]) -> None:
         told.setdefault(name, []).append(value)
     os.umask(0o077)
     for ours, known_as in _pairs(told.get("handles", ())):
-        os.dup2(int(ours), int(known_as))
-        os.close(int(ours))
+        if ours != known_as:
+            os.dup2(int(ours), int(known_as))
+            os.close(int(ours))
     _go(told["root"][0], told.get("folder", ()))
     _limit({name: int(most) for name, most in _pairs(told.get("limits", ()))})
     # Python ignores it for itself, and a program would go on for a reader that is gone.

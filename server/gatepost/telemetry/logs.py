@@ -85,7 +85,10 @@ class JsonFormatter(logging.Formatter):
             "logger": record.name,
         }
         for name, value in details(record).items():
-            event[name] = value if isinstance(value, int | float) else _plain(value)
+            shown = _plain(value)
+            event[name] = (
+                value if isinstance(value, int | float) and shown == repr(value) else shown
+            )
         if record.exc_info:
             event["traceback"] = frames(record.exc_info)
         return _ENCODER.encode(event).decode()

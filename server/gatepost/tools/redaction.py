@@ -11,7 +11,6 @@ from msgspec import UNSET, Raw
 
 from gatepost.redaction import document, place
 from gatepost.redaction.automaton import Redactor
-from gatepost.redaction.encoding import meant_by
 from gatepost.redaction.stream import Said
 from gatepost.tools.api import Call, Failure, Offer, Outcome, ToolFailure
 from gatepost.tools.client import (
@@ -97,13 +96,13 @@ class Redaction:
     def __init__(self, secrets: Secrets | None = None) -> None:
         self._secrets = secrets or Nothing()
         self._made: dict[int, Redactor] = {}
-        self._last: dict[str, int] = {}
+        self._last: dict[str | None, int] = {}
         self._plain = Redactor({})
         place.join(self)
 
     def redactors(self) -> Iterable[Redactor]:
-        """Those of all tenants that are known here."""
-        return self._made.values()
+        """Those of all tenants that are known here, and of none."""
+        return [self.of(None), *self._made.values()]
 
     def is_ready(self, tenant: str) -> bool:
         """Whether a call of the tenant may begin; `ready` sees to that."""
@@ -114,7 +113,7 @@ class Redaction:
         """Make the redactor for its secrets as they are now; StoreUnavailable."""
         while not self.is_ready(tenant):
             known = self._secrets.loaded(tenant) or await self._secrets.load(tenant)
-            if known.version in self._made:
+            if known.version in self._made or not known.values:
                 return
             if len(known.values) < MANY:
                 fast = known.version == self._secrets.known(None).version
@@ -122,23 +121,22 @@ class Redaction:
             else:
                 self._keep(tenant, known, await asyncio.to_thread(Redactor, known.values))
 
-    def of(self, tenant: str) -> Redactor:
+    def of(self, tenant: str | None) -> Redactor:
         """The same, at once: a secret that came while a call ran is known before it is told."""
         known = self._secrets.known(tenant)
         if not known.values:
             return self._plain
         redactor = self._made.get(known.version)
         if redactor is None:
-            redactor = Redactor(known.values)
+            redactor = Redactor(known.values, fast=tenant is None)
             self._keep(tenant, known, redactor)
         return redactor
 
     def clean(self, tenant: str | None, text: str) -> str:
         """A text of that tenant's that is about to be logged."""
-        known = self._secrets.known(tenant)
-        return self._made.get(known.version, self._plain).clean(text)
+        return self.of(tenant).clean(text)
 
-    def _keep(self, tenant: str, known: Known, redactor: Redactor) -> None:
+    def _keep(self, tenant: str | None, known: Known, redactor: Redactor) -> None:
         before = self._last.pop(tenant, None)
         if before is not None and before != self._secrets.known(None).version:
             self._made.pop(before, None)
@@ -162,6 +160,8 @@ class Guard(msgspec.Struct, weakref=True):
     client: Client = NOBODY
     checked: bool = False
     """Whether its arguments were found to be right."""
+    over: bool = False
+    """Whether the call has ended; what it left running is about nobody in particular."""
     said: dict[str, Said] = {}
     own: tuple[Redactor, Redactor] | None = None
     """The tenant's redactor, and the same with what this call's caller wrote itself."""
@@ -283,10 +283,9 @@ class Guard(msgspec.Struct, weakref=True):
 def written(call: Call, offer: Offer) -> list[tuple[str, str]]:
     """The secrets that a caller wrote into its arguments, each with its argument's name."""
     return [
-        (next((step for step in reversed(path) if step is not None), "argument").upper(), meant)
+        (next((step for step in reversed(path) if step is not None), "argument").upper(), value)
         for path in offer.secret_arguments
         for value in literals((path,), call.arguments)
-        for meant in meant_by(value)
     ]
 
 

@@ -132,6 +132,7 @@ class Runner:
         if not self.redaction.is_ready(call.caller.tenant_id):
             await self.redaction.ready(call.caller.tenant_id)
         guard = Guard(self.redaction, call, offer, call.client)
+        outer = HERE.get()  # a tool may call others, and has its own secrets again afterwards
         HERE.set(guard)
         if call.client is not NOBODY:
             call = replace(call, client=guard)
@@ -151,6 +152,9 @@ class Runner:
             raise
         except BaseException as error:  # noqa: BLE001 - an author's code may raise anything
             outcome = outcome_of(guard.error(error), call, offer.timeout_s or self.timeout_s)
+        finally:
+            guard.over = True
+            HERE.set(outer)
         return fit(guard.outcome(outcome), offer, self.max_result_bytes)
 
     def _allowed(self, call: Call) -> Offer:

@@ -276,7 +276,8 @@ class Outbound(Protocol):
 
     async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
         """
-        Where a program may connect to that speaks to *host* by itself (`https`, `http`, `ssh`).
+        Where a program may connect to that speaks to *host* by itself, by `https`, `http`, `ssh`
+        or `smtp`.
 
         The program must be told to use these and to ask nobody; ToolFailure as for `send`.
         """

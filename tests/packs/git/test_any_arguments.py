@@ -34,7 +34,7 @@ def known(option: str, command: str) -> bool:
     )
 
 
-@settings(max_examples=150)
+@settings(max_examples=80)
 @given(
     st.sampled_from(sorted(RULES)),
     st.lists(

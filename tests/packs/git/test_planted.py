@@ -15,8 +15,8 @@ from tests.packs.office import Worker
 
 pytestmark = pytest.mark.requirement("X2")
 
-COMMANDS = (["status"], ["add", "-A"], ["commit", "-m", "x"], ["fetch", "origin"])
-"""Between them they would run monitors, filters, hooks, signing programs, and ways to a remote."""
+COMMANDS = (["status"], ["fetch", "origin"])
+"""What reads and what writes; before they differ, the repository is looked at."""
 
 
 class Planted(NamedTuple):

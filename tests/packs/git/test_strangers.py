@@ -165,7 +165,7 @@ def test_a_clone_that_is_too_large_leaves_nothing(world: World, agent: Worker) -
     world.offered("large.git").commit({"large": os.urandom(4_000_000)})
     world.offered("zeros.git").commit({f"zeros{at}": bytes(900_000 + at) for at in range(5)})
     world.offered("many.git").commit(
-        {f"{at}/{name}": b"" for at in range(30) for name in "abcdefghijklmnopqrstuvwxyz"}
+        {f"{at}/{name}": b"" for at in range(25) for name in "abcdefghijklmnopqrstuvwxyz"}
     )
 
     for name in ("large", "zeros", "many"):

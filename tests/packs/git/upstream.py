@@ -46,11 +46,13 @@ class Upstream:
         With *onto* its parent is that commit.
         """
         entries: list[tuple[tuple[str, ...], str, str]] = []
+        kept: dict[bytes, str] = {}
         for name, content in files.items():
             data = content.encode() if isinstance(content, str) else content
-            oid = plain_git(self.path, "hash-object", "-w", "--stdin", data=data)
+            if data not in kept:
+                kept[data] = plain_git(self.path, "hash-object", "-w", "--stdin", data=data)
             usual = "120000" if isinstance(content, str) else "100644"
-            entries.append((tuple(name.split("/")), modes.get(name, usual), oid))
+            entries.append((tuple(name.split("/")), modes.get(name, usual), kept[data]))
         tree = self._tree(entries)
         return self.publish(tree, onto)
 

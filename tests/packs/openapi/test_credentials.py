@@ -52,10 +52,11 @@ def test_a_secret_is_meant_by_its_name(worker: Worker, shop: Shop, desk: Desk, t
     call(worker)
     first = heard(shop, "x-key")
     desk.set(worker.tenant, "PETS", "another-secret-value")
-    call(worker)
+    answer = call(worker).value
 
     assert first == text.replace("secret:PETS", TOKEN)
     assert heard(shop, "x-key") == text.replace("secret:PETS", "another-secret-value")
+    assert answer["body"]["headers"]["x-key"] == text.replace("secret:PETS", "[REDACTED:PETS]")
 
 
 def test_a_secret_that_is_not_there_is_said(worker: Worker, shop: Shop) -> None:

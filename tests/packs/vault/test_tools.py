@@ -73,7 +73,8 @@ class Named(NamedTuple):
 
 NAMED = [
     Named("/vault/Plan.md", "Plan.md"),
-    Named("Plan", "Plan.md"),
+    Named("Plan", "Plan.md", "2 notes are called 'Plan'.* the shortest path.*Ideas/Plan.md"),
+    Named("[[Plan]]", "Plan.md", "2 notes are called 'Plan'"),
     Named("plan", "Plan.md", "2 notes are called 'plan'.* the shortest path.*Ideas/Plan.md"),
     Named("[[Ideas/Plan]]", "Ideas/Plan.md"),
     Named("[[rechnung|x]]", "Ideas/Rechnung.md", "not YAML .line 4.*shown as text"),

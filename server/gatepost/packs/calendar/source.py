@@ -63,6 +63,7 @@ class Source:
             max_bytes=self._settings.max_bytes,
             timeout_s=self._settings.timeout_s,
             redirects=REDIRECTS,
+            confidential=self._calendar.url.startswith("secret:"),
         )
         return [checked(reply, wanted=200).body]
 

@@ -27,13 +27,19 @@ class WorkerFailed(Exception):
 
 
 async def ask(
-    worker: Path, question: Any, *, timeout_s: float, handles: tuple[tuple[int, int], ...] = ()
+    worker: Path,
+    question: Any,
+    *,
+    timeout_s: float,
+    handles: tuple[tuple[int, int], ...] = (),
+    reads: tuple[str, ...] = (),
 ) -> Any:
     """
     What `answer` of the file *worker* says to *question*, a JSON value like its answer.
 
-    The worker reads Python's own files, writes none, opens no connection, and inherits *handles*
-    alone. Raises WorkerFailed, and TimeoutError after *timeout_s*.
+    The worker reads Python's own files and *reads*, writes none, opens no connection, and inherits
+    *handles* alone, each by its second number. Raises WorkerFailed, and TimeoutError after
+    *timeout_s*.
     """
     places = _places.setdefault(asyncio.get_running_loop(), asyncio.Semaphore(MOST))
     path = [entry for entry in sys.path if entry.startswith(os.sep)]
@@ -42,7 +48,7 @@ async def ask(
         argv=(sys.executable, "-I", "-X", "utf8", START, str(worker), str(seconds)),
         env={"PATH": os.defpath, "LANG": "C.UTF-8"},
         root="/",
-        reads=(*path, sys.prefix, sys.base_prefix, START, str(worker)),
+        reads=(*path, sys.prefix, sys.base_prefix, START, str(worker), *reads),
         limits={"AS": MEMORY_BYTES, "CPU": seconds, "FSIZE": 0},
         handles=handles,
         runs=(*SYSTEM, INTERPRETER),

@@ -33,6 +33,24 @@ LOOK_S = 1.0
 TOO_LARGE = os.strerror(errno.EFBIG).encode()
 """As git tells it: a file grew beyond the room there was."""
 
+HINTS = {
+    "could not read Username": (
+        "This host wants a sign-in, and there is none for this tenant. An operator names a secret "
+        "in [packs.git] credentials; by SSH, the key of ssh_public_key signs in."
+    ),
+    "Authentication failed": "The tenant's secret for this host is not accepted there.",
+    "Permission denied (publickey)": (
+        "Add the key that ssh_public_key shows to the account, or as a deploy key, at this host."
+    ),
+    "Host key verification failed": (
+        "The key of this host is not the known one, or none is known. An operator adds hosts to "
+        "[packs.ssh] known_hosts."
+    ),
+    "error: 302": "Redirects are not followed. Use the URL that the repository has now.",
+    "error: 301": "Redirects are not followed. Use the URL that the repository has now.",
+}
+"""What a model can do about git's words, beside them."""
+
 NEW = frozenset({"clone", "init"})
 
 
@@ -273,11 +291,10 @@ class _Run:
         )
 
     def _done(self, ended: Ended) -> Done:
-        return Done(
-            ended.code,
-            self._shown(ended.out, ended.cut[0]),
-            without(self._shown(ended.err, ended.cut[1])),
-        )
+        err = without(self._shown(ended.err, ended.cut[1]))
+        if ended.code != 0:
+            err += "".join(f"hint: {hint}\n" for said, hint in HINTS.items() if said in err)
+        return Done(ended.code, self._shown(ended.out, ended.cut[0]), err)
 
     def _shown(self, data: bytes, cut: bool) -> str:
         text = data.decode("utf-8", "ignore" if cut else "replace")

@@ -14,6 +14,9 @@ class GitlabSettings(PackSettings, frozen=True, kw_only=True):
 
     spec_url: str = SPEC_URL
     """Where GitLab's OpenAPI description is, for calls that name no other."""
+    literals: bool = True
+    """Whether `gitlab_request` takes a token as it is; otherwise only `secret:NAME`, which names
+    one of the tenant's."""
 
     def faults(self) -> Iterator[Fault]:
         """See `PackSettings`."""

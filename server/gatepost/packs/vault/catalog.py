@@ -5,6 +5,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 from weakref import WeakValueDictionary
@@ -86,13 +87,14 @@ class Catalog:
 
     async def _refresh(self) -> State:
         scanned_at = time.time()
+        known = await self._index(Index.known)
         listing = await self.space.entries(recursive=True, hidden=False, limit=MOST_FILES)
         files = [item for item in listing.items if item.type == "file"]
-        changed = await self._index(lambda index: index.behind(files))
+        changed = await self._index(lambda index: index.behind(known, files))
         done = 0
         for batch in _batches(changed):
-            known = await self._read(batch, scanned_at)
-            if not await self._index(lambda index, known=known: index.put(known)):  # type: ignore[misc]  # bound now
+            found = await self._read(batch, scanned_at)
+            if not await self._index(partial(Index.put, known=known, found=found)):
                 break
             done += len(batch)
             if len(changed) > BATCH_FILES:

@@ -5,10 +5,10 @@ import os
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import TypeVar
 
 import msgspec
 
@@ -36,8 +36,9 @@ SETTLED_S = 2.0
 
 TABLES = """
 CREATE TABLE files (
-    id INTEGER PRIMARY KEY, path TEXT NOT NULL UNIQUE, stamp TEXT NOT NULL, name TEXT NOT NULL,
-    is_note INTEGER NOT NULL, title TEXT NOT NULL, modified REAL NOT NULL
+    id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL UNIQUE, stamp TEXT NOT NULL,
+    changed INTEGER NOT NULL, name TEXT NOT NULL, is_note INTEGER NOT NULL, title TEXT NOT NULL,
+    modified REAL NOT NULL
 );
 CREATE INDEX files_by_name ON files (name);
 CREATE TABLE tags (file INTEGER NOT NULL, key TEXT NOT NULL, tag TEXT NOT NULL);
@@ -70,6 +71,18 @@ WAITS = frozenset({sqlite3.SQLITE_BUSY, sqlite3.SQLITE_LOCKED, sqlite3.SQLITE_IN
 """What says nothing about the file itself."""
 
 
+def _require_search() -> None:
+    with closing(sqlite3.connect(":memory:")) as rows:
+        try:
+            rows.execute("CREATE VIRTUAL TABLE words USING fts5(body)")
+        except sqlite3.OperationalError:
+            message = "this Python's SQLite has no FTS5, by which notes are searched"
+            raise ImportError(message) from None
+
+
+_require_search()  # told by `gatepost check`, and not by the first search
+
+
 class Known(msgspec.Struct, frozen=True):
     """One file of the vault, and what it says if it is a note."""
 
@@ -77,6 +90,10 @@ class Known(msgspec.Struct, frozen=True):
     note: Note | None = None
     settled: bool = True
     """Not changed while, or shortly before, it was read."""
+
+
+Memory = Mapping[str, tuple[int, str]]
+"""By path: the number of its row, which no other row ever gets, and the stamp it was read with."""
 
 
 class Full(Exception):
@@ -110,14 +127,22 @@ class Index:
             with self._opened() as rows:
                 return work(rows)
 
-    def behind(self, items: Sequence[Item]) -> list[Item]:
-        """Forget what is gone; answers the files that are new or changed."""
-        known: dict[str, tuple[int, str]] = self.read(
+    def known(self) -> Memory:
+        """What is known of which files."""
+        return self.read(
             lambda rows: {
                 path: (number, stamp)
                 for number, path, stamp in rows.execute("SELECT id, path, stamp FROM files")
             }
         )
+
+    def behind(self, known: Memory, items: Sequence[Item]) -> list[Item]:
+        """
+        Forget what is gone; answers the files that are new or changed.
+
+        *known* is from before *items* were listed: what another process has found since is not
+        in it, and so is not taken for gone.
+        """
         changed = [item for item in items if known.get(item.path, (0, ""))[1] != _stamp(item)]
         there = {item.path for item in items}
         gone = [number for path, (number, _) in known.items() if path not in there]
@@ -125,12 +150,12 @@ class Index:
             self._drop(lambda rows: _forget(rows, gone))
         return changed
 
-    def put(self, found: Sequence[Known]) -> bool:
+    def put(self, known: Memory, found: Sequence[Known]) -> bool:
         """Keep what these files say; False when there is no room for them."""
-        paths = [one.item.path for one in found]
+        before = [known[one.item.path][0] for one in found if one.item.path in known]
         # On its own: where there is no room for what a note says now, what it said before must
         # not be found either.
-        self._drop(lambda rows: _forget(rows, _numbers(rows, paths)))
+        self._drop(lambda rows: _forget(rows, before))
         try:
             self.write(lambda rows: _keep(rows, found))
         except Full:
@@ -212,24 +237,20 @@ def _make(rows: sqlite3.Connection) -> None:
     rows.execute(f"PRAGMA user_version = {VERSION}")
 
 
-def rows_of(
-    rows: sqlite3.Connection, statement: str, values: Sequence[Any] = ()
-) -> list[dict[str, Any]]:
-    """All that a statement finds, by column."""
-    cursor = rows.execute(statement, values)
-    names = [column[0] for column in cursor.description]
-    return [dict(zip(names, row, strict=True)) for row in cursor]
-
-
 def _keep(rows: sqlite3.Connection, found: Sequence[Known]) -> None:
     for one in found:
-        path, note = one.item.path, one.note
+        path, note, changed = one.item.path, one.note, one.item.stamp[-1]
+        newer = rows.execute("SELECT id, changed FROM files WHERE path = ?", (path,)).fetchone()
+        if newer is not None:
+            if newer[1] > changed:
+                continue  # another process read the file after us
+            _forget(rows, [newer[0]])
         title = "" if note is None else note.title
         stamp = _stamp(one.item) if one.settled else ""
         number = rows.execute(
-            "INSERT INTO files (path, stamp, name, is_note, title, modified) "
-            "VALUES (?, ?, ?, ?, ?, ?)",
-            (path, stamp, name_of(path), is_note(path), title, one.item.modified),
+            "INSERT INTO files (path, stamp, changed, name, is_note, title, modified) "
+            "VALUES (?, ?, ?, ?, ?, ?, ?)",
+            (path, stamp, changed, name_of(path), is_note(path), title, one.item.modified),
         ).lastrowid
         if note is not None:
             _keep_note(rows, number, one, note)
@@ -254,15 +275,6 @@ def _keep_note(rows: sqlite3.Connection, number: int | None, one: Known, note: N
             *map(spaced, (note.title, names, " ".join(note.tags), note.matter.body)),
         ),
     )
-
-
-def _numbers(rows: sqlite3.Connection, paths: Sequence[str]) -> list[int]:
-    found: list[int] = []
-    for path in paths:
-        found += [
-            number for (number,) in rows.execute("SELECT id FROM files WHERE path = ?", (path,))
-        ]
-    return found
 
 
 def _forget(rows: sqlite3.Connection, numbers: Sequence[int]) -> None:

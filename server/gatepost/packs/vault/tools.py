@@ -23,6 +23,7 @@ SHOWN_CHARACTERS = 300_000
 SHOWN_LINKS = 1_000
 MOST_BYTES = 4_000_000
 """Of a note that is changed."""
+MOST_OFFSET = 10_000_000
 INDEX_S = 300.0
 """A first look at a large vault takes longer than other calls."""
 
@@ -207,7 +208,7 @@ async def vault_list(
     folder: Annotated[str, Field(description="Folder of the vault, with all below it")] = ".",
     tag: Tag = None,
     limit: Annotated[int, Field(description="Notes at most", ge=1, le=1_000)] = 200,
-    offset: Annotated[int, Field(description="Notes to leave out first", ge=0)] = 0,
+    offset: Annotated[int, Field(description="Notes to leave out first", ge=0, le=MOST_OFFSET)] = 0,
 ) -> Listing:
     """List notes of the Obsidian vault by path: title, tags and time of the last change."""
     catalog = Catalog(ctx)
@@ -273,19 +274,13 @@ async def vault_search(
 
 async def _found(catalog: Catalog, path: str) -> tuple[str, str, list[str]]:
     """The path of the note that is meant, which heading of it, and what to say about the choice."""
-    for exact, heading in dict.fromkeys(((path, ""), asked(path))):
-        placed = _placed(exact)
-        try:
-            item = await catalog.space.stat(placed)
-        except ToolFailure as missing:
-            if missing.failure.kind != "not_found":
-                raise
-        else:
-            if item.type == "file":
-                return placed.removeprefix(SHOWN), heading, []
-    target, heading = asked(path)
+    exact, (target, heading) = await _standing(catalog, path)
+    if exact is not None and "/" in target:
+        return exact, heading, []
     target = target.removeprefix(SHOWN)
     found, _ = await catalog.ask(lambda rows: lookup.named(rows, target))
+    if exact is not None:
+        found = [exact, *(other for other in found if other != exact)]
     if not found:
         near, _ = await catalog.ask(lambda rows: lookup.similar(rows, target))
         hint = f" There are: {', '.join(near)}." if near else ""
@@ -299,6 +294,24 @@ async def _found(catalog: Catalog, path: str) -> tuple[str, str, list[str]]:
             f"Others: {others}."
         )
     return found[0], heading, remarks
+
+
+async def _standing(catalog: Catalog, path: str) -> tuple[str | None, tuple[str, str]]:
+    """
+    The note at exactly that path, or at that of a link, and what it was asked for by: name and
+    heading. ToolFailure when it is no path.
+    """
+    for meant in dict.fromkeys(((path, ""), asked(path))):
+        placed = _placed(meant[0])
+        try:
+            item = await catalog.space.stat(placed)
+        except ToolFailure as missing:
+            if missing.failure.kind != "not_found":
+                raise
+        else:
+            if item.type == "file":
+                return placed.removeprefix(SHOWN), meant
+    return None, asked(path)
 
 
 def _placed(path: str) -> str:

@@ -17,6 +17,7 @@ NESTED = 12
 SPACES = re.compile(r"[ \t\r\n\f]+")
 LINES = re.compile(r" ?\n ?")
 TICKS = re.compile(r"`+")
+ANCHORS = frozenset("§¶#") | {"🔗"}
 MARKS = {"b": "**", "strong": "**", "i": "*", "em": "*", "code": "`", "kbd": "`", "samp": "`"} | {
     "del": "~~",
     "s": "~~",
@@ -44,11 +45,12 @@ class Writer:
     """
     Takes text and tags one by one; `written` is the whole.
 
-    *base* is what links are relative to. *marks* is false for plain text.
+    *base* is what links are relative to, *here* where the page is. *marks* is false for plain text.
     """
 
-    def __init__(self, base: str, *, marks: bool) -> None:
+    def __init__(self, base: str, *, marks: bool, here: str = "") -> None:
         self._base, self._with_marks = base, marks
+        self._here = here.partition("#")[0]
         self.stack = Stack()
         self._blocks: list[Block] = []
         self._size = 0
@@ -59,6 +61,7 @@ class Writer:
         self._bullet = ""
         self._tables: list[Table] = []
         self._language = ""
+        self._pre = 0  # how many of them are open
 
     @property
     def full(self) -> bool:
@@ -67,7 +70,7 @@ class Writer:
 
     def text(self, text: str) -> None:
         """Take text; line ends count in `pre` only."""
-        if not self.stack.holds("pre"):
+        if not self._pre:
             text = SPACES.sub(" ", text)
             if text.startswith(" ") and (not self._line or self._line[-1].endswith((" ", "\n"))):
                 text = text[1:]
@@ -79,7 +82,7 @@ class Writer:
         for closed in self.stack.implied(name):
             self._closed(closed)
         if name in BLOCKS or name in CELLS:
-            self._flush()
+            self._break()
         if name == "br":
             self._line.append("\n")
         elif name == "hr":
@@ -118,10 +121,10 @@ class Writer:
         elif name in {"table", "tr", "td", "th"}:
             self._grid(name)
         elif name == "pre":
-            self._language = language(attributes)
-        elif name == "code" and self.stack.holds("pre"):
+            self._language, self._pre = language(attributes), self._pre + 1
+        elif name == "code" and self._pre:
             self._language = self._language or language(attributes)
-        elif self._with_marks and not self.stack.holds("pre"):
+        elif self._with_marks and not self._pre:
             self._mark(name, attributes)
 
     def _grid(self, name: str) -> None:
@@ -136,7 +139,8 @@ class Writer:
     def _mark(self, name: str, attributes: Mapping[str, str]) -> None:
         same = {mark.name for mark in self._marks}
         if name == "a" and (target := self.absolute(attributes.get("href", ""))):
-            self._marks.append(Mark(name, len(self._line), target))
+            here = target.partition("#")[0] == self._here
+            self._marks.append(Mark(name, len(self._line), "" if here else target))
         elif name in MARKS and MARKS[name] not in {MARKS.get(other) for other in same}:
             self._marks.append(Mark(name, len(self._line)))
 
@@ -144,9 +148,10 @@ class Writer:
         if self._marks and self._marks[-1].name == name:
             self._wrap(self._marks.pop())
         elif name == "pre":
+            self._pre -= 1
             self._code()
         elif name in BLOCKS or name in CELLS:
-            self._flush(heading=int(name[1]) if re.fullmatch("h[1-6]", name) else 0)
+            self._break(heading=int(name[1]) if re.fullmatch("h[1-6]", name) else 0)
         if name in {"ul", "menu", "ol"} and self._counts:
             self._counts.pop()
         elif name in {"li", "blockquote"} and self._prefixes:
@@ -168,6 +173,11 @@ class Writer:
         text = inner.strip()
         if not text:
             return
+        if mark.name == "a" and not mark.target:
+            # A place in the same page, which nobody can fetch; headings have one to point at them.
+            if text in ANCHORS:
+                del self._line[mark.start :]
+            return
         before, after = inner[: inner.index(text)], inner[inner.index(text) + len(text) :]
         if mark.name == "a":
             text = text.replace("\n", " ").replace("]", "\\]")
@@ -179,6 +189,13 @@ class Writer:
             marked = f"{MARKS[mark.name]}{text}{MARKS[mark.name]}"
         self._line[mark.start :] = [piece for piece in (before, marked, after) if piece]
 
+    def _break(self, *, heading: int = 0) -> None:
+        """End the paragraph; in code, the line."""
+        if not self._pre:
+            self._flush(heading=heading)
+        elif self._line and not self._line[-1].endswith("\n"):
+            self._line.append("\n")
+
     def _flush(self, *, heading: int = 0) -> None:
         """End the paragraph; marks that are open go on in the next one."""
         if not self._line:
@@ -186,7 +203,7 @@ class Writer:
         for mark in reversed(self._marks):
             self._wrap(mark)
         text = "".join(self._line)
-        text = text.strip() if self.stack.holds("pre") else LINES.sub("\n", text).strip()
+        text = LINES.sub("\n", text).strip()
         self._line.clear()
         self._marks = [mark._replace(start=0) for mark in self._marks]
         if not text:

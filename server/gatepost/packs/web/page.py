@@ -51,11 +51,11 @@ def readable(source: str, url: str, *, marks: bool) -> Page:
     found = list(tokens(source))
     base = _base(found, url)
     first, last = main(found)
-    writer = written(found[first:last], base, marks=marks, around=False)
+    writer = written(found[first:last], Writer(base, marks=marks, here=url), around=False)
     text = writer.written()
     if len(text) < LITTLE:
         # Somebody wrote it all into what usually stands around; more is better than nothing.
-        everything = written(found, base, marks=marks, around=True)
+        everything = written(found, Writer(base, marks=marks, here=url), around=True)
         longer = everything.written()
         if len(longer) > 2 * len(text):
             writer, text = everything, longer
@@ -99,9 +99,8 @@ def _claims(token: Start) -> str:
     return "article" if token.name == "article" else ""
 
 
-def written(found: list[Token], base: str, *, marks: bool, around: bool) -> Writer:
-    """The tokens, taken by a writer; what only stands *around* the content if that is wanted."""
-    writer = Writer(base, marks=marks)
+def written(found: list[Token], writer: Writer, *, around: bool) -> Writer:
+    """The writer, which took the tokens; what only stands *around* the content if it is wanted."""
     silent = 0  # how deep the element is of which nothing is shown; 0: everything is
     for token in found:
         if writer.full:

@@ -1,0 +1,45 @@
+"""Apprise URLs, as far as they can be judged without knowing the provider."""
+
+import re
+from urllib.parse import parse_qsl
+
+SCHEME = re.compile(r"\s*([A-Za-z0-9]{1,12})://", re.ASCII)
+
+REFUSED = {
+    "blink1 dbus glib gnome kde macosx qt syslog windows": "shows messages on the server itself",
+    "deltachat deltachats growl irc ircs nostr rsyslog smpp smpps xmpp xmpps": (
+        "opens connections that the rules for outgoing ones cannot check"
+    ),
+    "amqp amqps aprs mqtt mqtts": "opens connections that the rules for outgoing ones cannot check",
+    "vapid": "keeps its keys in files of the server",
+    "file http https": "is a file of channels or of text, and no channel",
+}
+"""Schemes by what they do; whatever is new to Apprise, its worker may still do none of that."""
+REASONS = {scheme: reason for schemes, reason in REFUSED.items() for scheme in schemes.split()}
+
+FILES = frozenset({"attach", "config", "keyfile", "subfile", "template"})
+"""Parameters that name files of the server, or addresses to fetch some from."""
+NO = frozenset({"0", "disable", "disabled", "f", "false", "n", "never", "no", "none", "off"})
+
+
+def scheme_of(url: str) -> str:
+    """Which provider *url* names, in lower case; empty when it is no such URL."""
+    match = SCHEME.match(url)
+    return match[1].lower() if match else ""
+
+
+def refusal(url: str) -> str | None:
+    """
+    Why nothing is sent to *url*, as a sentence about "it" that holds nothing of it but the scheme.
+    """
+    scheme = scheme_of(url)
+    if not scheme:
+        return "it is no URL as Apprise has them, such as slack://TOKEN_A/TOKEN_B/TOKEN_C"
+    if scheme in REASONS:
+        return f"{scheme}:// {REASONS[scheme]}"
+    for name, value in parse_qsl(url.partition("?")[2], keep_blank_values=True):
+        if name.strip().lower() in FILES:
+            return f"its parameter {name.strip().lower()} names a file"
+        if name.strip().lower() == "verify" and value.strip().lower() in NO:
+            return "it turns off the check of certificates; [network] ca_bundle takes one's own"
+    return None

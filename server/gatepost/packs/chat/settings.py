@@ -1,0 +1,54 @@
+"""`[packs.chat]`: where agents may send messages."""
+
+import re
+from collections.abc import Iterator
+
+from gatepost.packs.chat.address import refusal
+from gatepost.packs.table import Fault, PackSettings
+
+NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_])?", re.ASCII)
+REFERENCE = re.compile(r"secret:[A-Z][A-Z0-9_]{0,63}", re.ASCII)
+LONGEST_S = 60.0
+MOST_PARTS = 100
+MOST_PLACES = 10
+
+
+class ChatSettings(PackSettings, frozen=True):
+    """The pack `chat`."""
+
+    channels: dict[str, str | tuple[str, ...]] = {}
+    """Apprise URL of each channel, or several, by the name that agents give: `secret:NAME`."""
+    max_parts: int = 10
+    """How many messages one long message may become, where a provider takes short ones only."""
+    timeout_s: float = 20.0
+    """How long sending to one provider may take; at most 60."""
+
+    def places(self, name: str) -> tuple[str, ...]:
+        """Where messages to a channel go."""
+        channel = self.channels[name]
+        return (channel,) if isinstance(channel, str) else channel
+
+    def faults(self) -> Iterator[Fault]:
+        """See `PackSettings`."""
+        if not 0 < self.timeout_s <= LONGEST_S:
+            yield Fault("timeout_s", f"it must be more than 0 and at most {LONGEST_S:g}")
+        if not 1 <= self.max_parts <= MOST_PARTS:
+            yield Fault("max_parts", f"it must be between 1 and {MOST_PARTS}")
+        for name in self.channels:
+            setting = f"channels.{name}"
+            if not NAME.fullmatch(name):
+                hint = "letters, digits, `_`, `-` and `.`, at most 64 characters"
+                yield Fault(setting, f"{name!r} is not a name for a channel", hint)
+            if not 1 <= len(self.places(name)) <= MOST_PLACES:
+                yield Fault(setting, f"a channel leads to between 1 and {MOST_PLACES} places")
+            for place in self.places(name):
+                yield from _faults(setting, place)
+
+
+def _faults(setting: str, place: str) -> Iterator[Fault]:
+    if place.startswith("secret:"):
+        if not REFERENCE.fullmatch(place):
+            yield Fault(setting, "that is no name of a secret", "write secret:TEAM_CHAT_URL")
+    elif problem := refusal(place):
+        # The URL is not shown: there is a token in most of them.
+        yield Fault(setting, problem, "docs/chat.md has what is served")

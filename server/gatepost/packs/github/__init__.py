@@ -1,0 +1,1 @@
+"""Issues on GitHub, or on a GitHub Enterprise Server."""

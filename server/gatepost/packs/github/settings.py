@@ -1,0 +1,30 @@
+"""`[packs.github]`."""
+
+from collections.abc import Iterator
+from urllib.parse import urlsplit
+
+from gatepost.packs.table import Fault, PackSettings
+
+
+class GithubSettings(PackSettings, frozen=True, kw_only=True):
+    """Where GitHub is, and who its tools are there."""
+
+    api_url: str = "https://api.github.com"
+    """Where the REST API is; `https://github.example.com/api/v3` for an Enterprise Server, whose \
+host `network.allow_hosts` must name if its address is private."""
+    token: str = "secret:GITHUB_TOKEN"  # noqa: S105  # names a secret, and holds none
+    """Which secret of the tenant is its access token, as `secret:NAME`; `""` for calls without \
+one, which may read public repositories, slowly."""
+
+    def faults(self) -> Iterator[Fault]:
+        """A URL that is none, and a token in the open."""
+        parts = urlsplit(self.api_url)
+        if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
+            yield Fault("api_url", "this is no http or https URL", "leave it out for github.com")
+        if self.token and not self.token.startswith("secret:"):
+            # Its value is not repeated here: it may well be a token.
+            yield Fault(
+                "token",
+                "this names no secret; a token does not belong in a configuration file",
+                "write `secret:GITHUB_TOKEN`, and set it by `gatepost secrets set GITHUB_TOKEN`",
+            )

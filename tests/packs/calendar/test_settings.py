@@ -1,0 +1,70 @@
+"""`gatepost check` finds calendars that cannot be read."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.packs.calendar.settings import CalendarSettings
+
+pytestmark = pytest.mark.requirement("P7")
+
+SIGNED = {"user": "ada", "password": "secret:WORD"}
+GOOD = [
+    {},
+    {"zone": "Europe/Berlin", "calendars": {"a": {"url": "https://a.example/a.ics"}}},
+    {"calendars": {"a": {"url": "secret:URL"}, "b.2": {"path": "x", "zone": "Asia/Tokyo"}}},
+    {"calendars": {"a": {"caldav": "http://dav.corp.example:8080/"} | SIGNED}},
+]
+
+
+@pytest.mark.parametrize("table", GOOD)
+def test_calendars_that_can_be_read_pass(table: dict[str, Any]) -> None:
+    """Each kind, and secrets by reference."""
+    assert list(msgspec.convert(table, CalendarSettings).faults()) == []
+
+
+URL = {"url": "https://a.example/a.ics"}
+BAD = [
+    ({}, "calendars.a.url", "one source, not 0"),
+    (URL | {"path": "x"}, "calendars.a.path", "one source, not 2"),
+    (URL | {"zone": "Mars"}, "calendars.a.zone", "'Mars' is not a time zone"),
+    (URL | {"zone": "../../etc/passwd"}, "calendars.a.zone", "is not a time zone"),
+    (URL | {"user": "ada"}, "calendars.a.user", "come together"),
+    (URL | {"user": "ada", "password": "w0rd"}, "calendars.a.password", "instead of a reference"),
+    ({"path": "x"} | SIGNED, "calendars.a.user", "needs nobody to sign in"),
+    ({"url": "webcal://a.example/a.ics"}, "calendars.a.url", "not an http or https URL"),
+    ({"url": "file:///etc/passwd"}, "calendars.a.url", "not an http or https URL"),
+    ({"url": "https://[a/"}, "calendars.a.url", "it is not a URL"),
+    ({"caldav": "https://ada:w0rd@a.example/"}, "calendars.a.caldav", "it holds a user name"),
+]
+
+
+@pytest.mark.parametrize(("calendar", "setting", "says"), BAD, ids=[str(bad[0]) for bad in BAD])
+def test_calendars_that_cannot_be_read_are_told(
+    calendar: dict[str, Any], setting: str, says: str
+) -> None:
+    """By name and reason; no password is shown."""
+    (fault,) = msgspec.convert({"calendars": {"a": calendar}}, CalendarSettings).faults()
+
+    assert fault.setting == setting
+    assert says in fault.message
+    assert "w0rd" not in fault.message + fault.hint
+
+
+@pytest.mark.parametrize(
+    ("table", "setting"),
+    [
+        ({"zone": "Nowhere"}, "zone"),
+        ({"max_days": 0}, "max_days"),
+        ({"max_bytes": 50_000_001}, "max_bytes"),
+        ({"timeout_s": 61}, "timeout_s"),
+        ({"calendars": {"a b": URL}}, "calendars.a b"),
+        ({"calendars": {"a/b": URL}}, "calendars.a/b"),
+    ],
+)
+def test_other_settings_have_their_bounds(table: dict[str, Any], setting: str) -> None:
+    """What the tool's own time allows, and names that a question can hold."""
+    (fault,) = msgspec.convert(table, CalendarSettings).faults()
+
+    assert fault.setting == setting

@@ -1,0 +1,55 @@
+"""Providers that do not answer are not waited for, and nobody is left behind."""
+
+import json
+import socket
+from pathlib import Path
+
+import pytest
+
+from tests.packs.chat.conftest import World
+from tests.packs.keeping import Keeping
+from tests.packs.office import open_office
+from tests.support.raw import request
+from tests.support.waiting import eventually
+
+pytestmark = pytest.mark.requirement("P6")
+
+
+def test_a_provider_that_does_not_answer_ends_the_call(world: World, tmp_path: Path) -> None:
+    """As soon as the configuration says; the worker and its connection are gone."""
+    gone, keeping = world.hooks.gone, Keeping()
+    with open_office(
+        tmp_path,
+        ["chat"],
+        network={"allow_hosts": [world.web]},
+        packs={"chat": {"channels": {"team": "secret:TEAM_CHAT_URL"}, "timeout_s": 3}},
+        prepare=keeping.begin,
+    ) as office:
+        url = f"json://{world.web}/slow?rto=60"
+        worker = keeping.worker(office, "rest", TEAM_CHAT_URL=url)
+        heard = worker.call("chat_send", channel="team", message="x")
+
+    assert heard.kind == "timeout"
+    assert "did not answer within 3 seconds; it may have the message" in (heard.failure or "")
+    eventually(lambda: world.hooks.gone > gone, within=10)
+
+
+def test_a_caller_that_leaves_ends_the_worker(world: World) -> None:
+    """Its connection to the provider is closed, and nothing more is sent."""
+    gone = world.hooks.gone
+    worker = world.worker("rest", f"json://{world.web}/slow-one?rto=60")
+    body = json.dumps({"channel": "team", "message": "x"}).encode()
+    door = worker.site.door
+    head = [
+        ("Host", door.authority),
+        ("Authorization", f"Bearer {worker.token}"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+    ]
+    with socket.create_connection(("127.0.0.1", door.port), timeout=10) as caller:
+        caller.sendall(request("POST", "/tool/chat_send/call", head, body))
+        eventually(
+            lambda: world.hooks.came[-1:] and world.hooks.came[-1][0] == "/slow-one", within=20
+        )
+
+    eventually(lambda: world.hooks.gone > gone, within=10)

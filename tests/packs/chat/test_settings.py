@@ -1,0 +1,62 @@
+"""`gatepost check` finds channels that cannot be used."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.packs.chat.settings import ChatSettings
+
+pytestmark = pytest.mark.requirement("P6")
+
+GOOD = [
+    {},
+    {"channels": {"team": "secret:TEAM_CHAT_URL", "ops.2": ["secret:A", "jsons://a.example/x"]}},
+    {"channels": {"mail": "mailtos://mail.example/?to=a@b.example&overflow=truncate&verify=yes"}},
+]
+
+
+@pytest.mark.parametrize("table", GOOD)
+def test_channels_that_can_be_used_pass(table: dict[str, Any]) -> None:
+    """References, and URLs that hold no secret."""
+    assert list(msgspec.convert(table, ChatSettings).faults()) == []
+
+
+BAD = [
+    ({"team chat": "secret:A"}, "channels.team chat", "not a name for a channel"),
+    ({"team": "secret:team"}, "channels.team", "no name of a secret"),
+    ({"team": []}, "channels.team", "between 1 and 10 places"),
+    ({"team": "word"}, "channels.team", "no URL as Apprise has them"),
+    ({"team": "https://hooks.example/w0rd"}, "channels.team", "https:// is a file of channels"),
+    ({"team": "FILE:///etc/w0rd"}, "channels.team", "file:// is a file of channels"),
+    ({"team": " dbus://w0rd"}, "channels.team", "dbus:// shows messages on the server"),
+    ({"team": "Windows://w0rd"}, "channels.team", "windows:// shows messages"),
+    ({"team": "mqtts://w0rd"}, "channels.team", "mqtts:// opens connections"),
+    ({"team": "vapid://w0rd"}, "channels.team", "vapid:// keeps its keys in files"),
+    ({"team": "slack://w0rd/b/c?Template=x"}, "channels.team", "template names a file"),
+    ({"team": "fcm://w0rd?keyfile=%2Fetc%2Fx"}, "channels.team", "keyfile names a file"),
+    ({"team": "jsons://w0rd?verify=No"}, "channels.team", "turns off the check of certificates"),
+    ({"team": ["secret:A", "syslog://w0rd"]}, "channels.team", "syslog:// shows messages"),
+]
+
+
+@pytest.mark.parametrize(("channels", "setting", "says"), BAD, ids=[str(bad[0]) for bad in BAD])
+def test_channels_that_cannot_be_used_are_told(
+    channels: dict[str, Any], setting: str, says: str
+) -> None:
+    """By name and reason; the URL itself is not shown."""
+    (fault,) = msgspec.convert({"channels": channels}, ChatSettings).faults()
+
+    assert fault.setting == setting
+    assert says in fault.message
+    assert "w0rd" not in fault.message + fault.hint
+
+
+@pytest.mark.parametrize(
+    "table", [{"timeout_s": 0}, {"timeout_s": 61}, {"max_parts": 0}, {"max_parts": 101}]
+)
+def test_numbers_have_their_bounds(table: dict[str, Any]) -> None:
+    """What the tool's own time allows."""
+    (fault,) = msgspec.convert(table, ChatSettings).faults()
+
+    assert fault.setting in table

@@ -1,0 +1,1 @@
+"""GitHub and GitLab: small servers of both, by their documented endpoints, and the tools."""

@@ -1,0 +1,189 @@
+"""Which secrets a call's answer is searched for, and from when on."""
+
+import asyncio
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.redaction.automaton import Redactor
+from gatepost.redaction.document import cleaned
+from gatepost.stores.api import StoreUnavailable
+from gatepost.tools.api import Call, CallContext
+from gatepost.tools.pack import Pack
+from gatepost.tools.redaction import LONG_BYTES, MANY, Known, Redaction
+from gatepost.tools.registry import Registry
+from gatepost.tools.runner import Runner
+from gatepost.workspace import TenantWorkspace
+from tests.support.mcp import a_caller
+from tests.support.steps import steps
+
+
+class State(msgspec.Struct, frozen=True):
+    """What is known of one tenant."""
+
+    version: int
+    values: Mapping[str, str] = {}
+
+
+class Shelf:
+    """Secrets that a test sets."""
+
+    def __init__(self) -> None:
+        self.states: dict[str | None, State] = {None: State(0)}
+        self.away = False
+        self.loads = 0
+
+    def put(self, tenant: str, **values: str) -> None:
+        version = max(state.version for state in self.states.values()) + 1
+        self.states[tenant] = State(version, values)
+
+    def known(self, tenant: str | None) -> Known:
+        return self.states.get(tenant, self.states[None])
+
+    def loaded(self, tenant: str) -> Known | None:
+        return self.states.get(tenant)
+
+    async def load(self, tenant: str) -> Known:
+        self.loads += 1
+        if self.away:
+            raise StoreUnavailable("away")
+        return self.states.setdefault(tenant, self.states[None])
+
+
+class Stage:
+    """A runner with one tool, and the shelf it asks."""
+
+    def __init__(self) -> None:
+        self.shelf = Shelf()
+        self.ran: list[str] = []
+        self.searched: list[str] = []
+        pack = Pack("stage")
+
+        @pack.tool()
+        async def say(ctx: CallContext, text: str, times: int = 1, sets: str = "") -> str:
+            """Answer a text, after it has become a secret if it shall."""
+            self.ran.append(ctx.caller.tenant_id)
+            if sets:
+                self.shelf.put(ctx.caller.tenant_id, SET=sets)
+            return text * times
+
+        self.redaction = Redaction(self.shelf)
+        registry = Registry(pack.tools.values())
+        self.runner = Runner(registry, context_for=self._context, redaction=self.redaction)
+
+    def _context(self, call: Call) -> CallContext:
+        space = TenantWorkspace(-1, call.caller.tenant_id)
+        return CallContext(caller=call.caller, request_id=call.request_id, workspace=space)
+
+    async def say(self, tenant: str = "acme", **arguments: Any) -> str:
+        call = Call(
+            caller=a_caller(tenant_id=tenant),
+            name="say",
+            arguments=msgspec.json.encode(arguments),
+            request_id="request-1",
+        )
+        outcome = await self.runner.run(call)
+        text: str = outcome.content[0]["text"]
+        return text
+
+
+@pytest.fixture
+def stage() -> Stage:
+    return Stage()
+
+
+@pytest.mark.requirement("P13")
+async def test_secrets_are_loaded_before_the_tenants_first_call(stage: Stage) -> None:
+    """Once, not for every call."""
+    for _ in range(3):
+        assert await stage.say(text="hello") == "hello"
+
+    assert stage.shelf.loads == 1
+
+
+@pytest.mark.requirement("P13")
+async def test_no_tool_runs_while_nobody_knows_what_is_secret(stage: Stage) -> None:
+    """An answer that cannot be searched is not given."""
+    stage.shelf.away = True
+
+    with pytest.raises(StoreUnavailable):
+        await stage.say(text="hello")
+    assert stage.ran == []
+
+
+@pytest.mark.requirement("P13")
+async def test_a_secret_that_came_during_a_call_is_kept_out_of_its_answer(stage: Stage) -> None:
+    """Whoever set it may have done so because of what this call does."""
+    text = "was-set-meanwhile"
+
+    assert await stage.say(text=text, sets=text) == "[REDACTED:SET]"
+    assert await stage.say(text=text) == "[REDACTED:SET]"
+    assert await stage.say("zeta", text=text) == text
+
+
+@pytest.mark.requirement("P13")
+async def test_an_old_value_counts_no_more_when_it_is_gone(stage: Stage) -> None:
+    """How long replaced ones count is for whoever knows them to say."""
+    stage.shelf.put("acme", KEY="the-old-value")
+    assert await stage.say(text="the-old-value the-new-value") == "[REDACTED:KEY] the-new-value"
+
+    stage.shelf.put("acme", KEY="the-new-value")
+    assert await stage.say(text="the-old-value the-new-value") == "the-old-value [REDACTED:KEY]"
+
+
+@pytest.mark.requirement("P13")
+async def test_many_secrets_count_from_the_first_call_on(stage: Stage) -> None:
+    """Also where preparing for them takes a while."""
+    values = {f"S{at}": f"secret-number-{at}-of-many" for at in range(MANY)}
+    stage.shelf.put("acme", **values)
+
+    answers = await asyncio.gather(*(stage.say(text=values[f"S{at}"]) for at in (0, 7, 99)))
+
+    assert answers == ["[REDACTED:S0]", "[REDACTED:S7]", "[REDACTED:S99]"]
+
+
+def test_tenants_without_secrets_share_what_is_searched_with(stage: Stage) -> None:
+    """A server with ten thousand tenants has one automaton for all that keep nothing."""
+    stage.shelf.states[None] = State(5, {"GATEPOST": "what-the-server-keeps"})
+
+    assert stage.redaction.of("acme") is stage.redaction.of("zeta")
+
+
+@pytest.mark.requirement("P13")
+async def test_a_long_answer_is_searched_beside_the_loop(stage: Stage) -> None:
+    """Others are answered meanwhile."""
+    stage.shelf.put("acme", KEY="a-secret-in-it")
+    text = "x a-secret-in-it "
+    await stage.say(text="so that all is prepared")
+    turns = 0
+
+    async def turn() -> None:
+        nonlocal turns
+        while True:
+            turns += 1
+            await asyncio.sleep(0)
+
+    others = asyncio.create_task(turn())
+    assert await stage.say(text=text) == "x [REDACTED:KEY] "
+    few, turns = turns, 0
+    long = await stage.say(text=text, times=LONG_BYTES // len(text) + 2)
+    others.cancel()
+
+    assert turns > few
+    assert long == "x [REDACTED:KEY] " * (LONG_BYTES // len(text) + 2)
+
+
+@pytest.mark.requirement("P13")
+def test_a_search_takes_as_many_steps_for_hundreds_of_secrets_as_for_one() -> None:
+    """However many there are, a text is read once for each way to read it."""
+    text = 'said "yes" to 100%25 &amp; left\n' * 50
+    document = msgspec.json.encode({"rows": [text, {"more": [text, "x"]}], "n": [1, 2, 3]})
+
+    def taken(count: int) -> tuple[int, int]:
+        redactor = Redactor({f"S{at}": f"secret-number-{at}-of-many" for at in range(count)})
+        cleaned(document, redactor)  # what escapes stand for is remembered from here on
+        return steps(lambda: redactor.clean(text)), steps(lambda: cleaned(document, redactor))
+
+    assert taken(1) == taken(400)

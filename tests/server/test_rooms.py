@@ -1,0 +1,183 @@
+"""Parts of a workspace: a folder as a root of its own, changes under its lock, what is apart."""
+
+import asyncio
+import os
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gatepost.tools.api import ToolFailure
+from gatepost.workspace import Quota, TenantWorkspace, Workspaces
+
+
+@pytest.fixture
+def workspaces(tmp_path: Path) -> Iterator[Workspaces]:
+    made = Workspaces(tmp_path, quota=Quota(bytes=1_000, files=10))
+    yield made
+    made.close()
+
+
+@pytest.fixture
+def acme(workspaces: Workspaces) -> TenantWorkspace:
+    return workspaces.of("acme")
+
+
+@pytest.fixture
+def vault(acme: TenantWorkspace) -> TenantWorkspace:
+    return acme.folder("deep/vault", "/vault/")
+
+
+async def test_a_folder_is_a_root_of_its_own(acme: TenantWorkspace, vault: TenantWorkspace) -> None:
+    """The same files under other paths; nothing leads out of it, not even to the workspace."""
+    await acme.write("secret", b"s")
+
+    assert await vault.write("/vault/a/b", b"1") == "/vault/a/b"
+    assert await acme.read("/workspace/deep/vault/a/b", limit=9) == b"1"
+    assert [
+        item.path for item in (await vault.entries("/vault", recursive=True, limit=9)).items
+    ] == [
+        "a",
+        "a/b",
+    ]
+    for path in ("../../secret", "/workspace/secret", "/vault/../secret", "/secret"):
+        with pytest.raises(ToolFailure, match="leads out of the workspace"):
+            await vault.read(path, limit=9)
+    with pytest.raises(ToolFailure, match="/vault/no does not exist"):
+        await vault.read("no", limit=9)
+
+
+async def test_a_folder_that_is_a_link_is_none(
+    acme: TenantWorkspace, vault: TenantWorkspace, tmp_path: Path
+) -> None:
+    """Whoever can write files cannot point it elsewhere."""
+    (tmp_path / "outside").mkdir()
+    await acme.make_folder("deep")
+    (tmp_path / "acme/deep/vault").symlink_to(tmp_path / "outside")
+
+    with pytest.raises(ToolFailure):
+        await vault.write("a", b"1")
+    assert (await vault.entries(limit=9)).items == []
+    assert os.listdir(tmp_path / "outside") == []
+
+
+async def test_what_a_folder_holds_counts(acme: TenantWorkspace, vault: TenantWorkspace) -> None:
+    """And so do the folders that lead to it; one tally for both."""
+    await acme.usage()
+    await vault.write("a/b", b"12345")
+    counted = acme._home.ledger
+    with counted.changing(threading.Event()) as tally:
+        told = (tally.bytes, tally.files)
+
+    usage = await acme.usage()
+    assert told == (usage.bytes, usage.files) == (5, 4)
+    with pytest.raises(ToolFailure, match="is full"):
+        await vault.write("c", b"x" * 1_000)
+
+
+async def test_changes_at_once_all_count(vault: TenantWorkspace) -> None:
+    """Each sees what the one before made of the file."""
+    edits = [
+        vault.edit("log", lambda old, n=n: (old or b"") + b"%d;" % n, limit=100) for n in range(20)
+    ]
+    done = await asyncio.gather(*edits)
+
+    assert sorted((await vault.read("log", limit=100)).split(b";")) == sorted(
+        [b"", *(b"%d" % n for n in range(20))]
+    )
+    assert [one.is_new for one in done].count(True) == 1
+    assert {one.path for one in done} == {"/vault/log"}
+
+
+async def test_a_change_that_is_refused_changes_nothing(vault: TenantWorkspace) -> None:
+    """Neither what is there nor what is counted."""
+    await vault.write("a", b"12345")
+
+    def refuse(old: bytes | None) -> bytes:
+        raise ToolFailure("conflict", "no")
+
+    with pytest.raises(ToolFailure, match="no"):
+        await vault.edit("a", refuse, limit=100)
+    with pytest.raises(ToolFailure, match="larger than the 4 bytes allowed"):
+        await vault.edit("a", lambda old: b"", limit=4)
+    with pytest.raises(ToolFailure, match="git itself"):
+        await vault.edit(".git/hooks", lambda old: b"", limit=4)
+
+    assert await vault.read("a", limit=10) == b"12345"
+
+
+async def test_many_files_are_read_at_once(vault: TenantWorkspace, tmp_path: Path) -> None:
+    """Their beginnings; None for each that cannot be read."""
+    await vault.write("a", b"12345")
+    await vault.write("b", b"")
+    (tmp_path / "acme/deep/vault/link").symlink_to("a")
+
+    heads = await vault.heads(["a", "no", "link", "../a", "b"], limit=3)
+
+    assert [(head.data, head.size) if head else None for head in heads] == [
+        (b"123", 5),
+        None,
+        None,
+        None,
+        (b"", 0),
+    ]
+
+
+async def test_a_list_without_what_is_hidden(acme: TenantWorkspace) -> None:
+    """Whatever begins with a dot, and all below it."""
+    for path in (".obsidian/app", "a/.b/c", "a/d", ".e"):
+        await acme.write(path, b"1")
+
+    listing = await acme.entries(recursive=True, hidden=False, limit=2)
+
+    assert [item.path for item in listing.items] == ["a", "a/d"]
+    assert not listing.cut
+
+
+async def test_a_stamp_differs_once_a_file_is_replaced(
+    acme: TenantWorkspace, tmp_path: Path
+) -> None:
+    """Also by one of the same size and age."""
+    await acme.write("a", b"1")
+    os.utime(tmp_path / "acme/a", (1, 1))
+    before = (await acme.stat("a")).stamp
+    await acme.write("a", b"2")
+    os.utime(tmp_path / "acme/a", (1, 1))
+
+    assert (await acme.stat("a")).stamp != before
+
+
+async def test_what_can_be_made_again_lies_apart(
+    workspaces: Workspaces, acme: TenantWorkspace
+) -> None:
+    """Each tenant has its own place, where no path leads and nothing counts."""
+    await acme.usage()
+    places = [
+        await space.apart(lambda place, _: place) for space in (acme, workspaces.of("globex"))
+    ]
+    (places[0] / "index").write_bytes(b"x" * 100_000)
+
+    assert places[0] != places[1]
+    assert all(place.is_dir() for place in places)
+    assert (await acme.usage()).bytes == 0
+    assert (await acme.entries(recursive=True, limit=9)).items == []
+    assert (places[0] / "index").is_file()
+
+
+async def test_what_nobody_waits_for_is_told_so(acme: TenantWorkspace) -> None:
+    """Work that is apart ends when its call does."""
+    begun, ended = threading.Event(), threading.Event()
+
+    def work(place: Path, stop: threading.Event) -> None:
+        begun.set()
+        if stop.wait(10):
+            ended.set()
+
+    task = asyncio.create_task(acme.apart(work))
+    await asyncio.to_thread(begun.wait, 10)
+    task.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await task
+
+    assert await asyncio.to_thread(ended.wait, 10)
