@@ -10,6 +10,7 @@ import pytest
 from click import ClickException
 
 from gatepost.commands.scripts import show
+from gatepost.packs.scripts.approvals import Review
 from gatepost.packs.scripts.script import Script
 from tests.packs.office import Worker
 from tests.packs.scripts.shop import WEATHER, Shop
@@ -149,7 +150,7 @@ def test_nobody_slips_other_bytes_between_the_check_and_the_run(shop: Shop, work
     swapping = threading.Thread(target=swap, daemon=True)
     swapping.start()
     try:
-        answers = {answer(worker) for _ in range(25)}
+        answers = {answer(worker) for _ in range(15)}
     finally:
         over.set()
         swapping.join(10)
@@ -240,7 +241,7 @@ def test_an_administrator_approves_what_was_shown_and_nothing_else(shop: Shop, a
     assert (before, still, unchanged, answer(worker)) == ("pending", "pending", "pending", "one")
 
 
-def test_an_administrator_sees_differences_and_lists(shop: Shop, asked: Any) -> None:
+def test_an_administrator_sees_what_there_is(shop: Shop, asked: Any) -> None:
     """What is approved, what waits, what the configuration allows; a revocation counts at once."""
     worker = shop.office.worker("mcp")
     who = ("--tenant", worker.tenant)
@@ -252,7 +253,6 @@ def test_an_administrator_sees_differences_and_lists(shop: Shop, asked: Any) -> 
     worker.call("script_exec", code="1")
     _, listed, _ = asked("list", *who)
     states = sorted(tuple(line.split()[:2]) for line in listed.splitlines()[1:])
-    _, shown, _ = asked("approve", "mine", *who)
     gone, _, _ = asked("revoke", "mine", *who)
 
     assert [one for one in states if one[0] in ("mine", "quiet", "weather", "new_feature")] == [
@@ -263,19 +263,27 @@ def test_an_administrator_sees_differences_and_lists(shop: Shop, asked: Any) -> 
         ("weather", "allowed"),
     ]
     assert [state for name, state in states if name.startswith("exec-")] == ["waits"]
-    assert "-  return 'one'\n+  return 'other'" in shown
     assert gone == 0
     assert shop.waiting(worker.tenant)[0].startswith("exec-")
 
 
 def test_the_command_says_what_is_wrong(asked: Any) -> None:
     """In a sentence, with exit code 1; a tenant that cannot be is not taken for an empty one."""
-    nothing, _, says_nothing = asked("approve", "nothing", "--tenant", "acme")
-    nobody, _, says_nobody = asked("list", "--tenant", "../acme")
+    code, _, says = asked("list", "--tenant", "../acme")
 
-    assert (nothing, nobody) == (1, 1)
-    assert says_nothing == "Error: The tenant acme has no script nothing.\n"
-    assert says_nobody == "Error: The configuration knows no tenant ../acme.\n"
+    assert (code, says) == (1, "Error: The configuration knows no tenant ../acme.\n")
+
+
+def test_what_is_different_from_what_was_approved_is_shown(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    """Line by line, with what a terminal would act on as escapes."""
+    before = Review(name="mine", digest="", content=ONE, place="code", by="admin", at=0)
+
+    show(Script("mine", (OTHER + "# \x9b31m\r\u2067").encode(), "workspace"), before, "acme")
+
+    shown = capsys.readouterr().out
+    assert "-  return 'one'\n+  return 'other'\n+# \\x9b31m\n+\\u2067\n" in shown
 
 
 def test_bytes_that_nobody_can_read_are_not_shown_for_approval() -> None:

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.requirement("P10")
 def shop(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shop]:
     """Any code may run, and not for long."""
     folder = tmp_path_factory.mktemp("limits")
-    low = {"exec": "free", "timeout_s": 1.5, "cpu_s": 1, "queue_per_tenant": 1}
+    low = {"exec": "free", "timeout_s": 1.0, "cpu_s": 1, "queue_per_tenant": 1}
     with open_shop(folder, **low) as shop:
         yield shop
 
