@@ -36,6 +36,13 @@ class Tunnel:
 
     async def connect(self, address: str, port: int) -> httpcore2.AsyncNetworkStream:
         """A stream to *address*, under its caller's time limit; ProxyError when it is refused."""
+        try:
+            return await self._opened(address, port)
+        except httpcore2.NetworkError as error:
+            # Whatever it is, it is not the address's doing, and nothing was sent to it yet.
+            raise httpcore2.ProxyError("the proxy cannot be reached") from error
+
+    async def _opened(self, address: str, port: int) -> httpcore2.AsyncNetworkStream:
         async with AsyncExitStack() as undo:
             stream = await self._network.connect_tcp(self._host, self._port)
             undo.push_async_callback(stream.aclose)
@@ -43,12 +50,8 @@ class Tunnel:
                 context = self._tls or httpx2.create_ssl_context(trust_env=False)
                 stream = await stream.start_tls(context, server_hostname=self._host)
                 undo.push_async_callback(stream.aclose)
-            try:
-                await stream.write(self._question(address, port))
-                await self._opened(stream)
-            except httpcore2.NetworkError as error:
-                # Nothing of the request itself was sent yet.
-                raise httpcore2.ProxyError("no answer to CONNECT") from error
+            await stream.write(self._question(address, port))
+            await self._answered(stream)
             undo.pop_all()
         return stream
 
@@ -59,7 +62,7 @@ class Tunnel:
             lines.append(b"Proxy-Authorization: " + self._authorization)
         return b"\r\n".join([*lines, b"", b""])
 
-    async def _opened(self, stream: httpcore2.AsyncNetworkStream) -> None:
+    async def _answered(self, stream: httpcore2.AsyncNetworkStream) -> None:
         head = b""
         while b"\r\n\r\n" not in head:
             part = await stream.read(4096)

@@ -44,6 +44,12 @@ TAKERS = [
         lambda url: [described("https://www.web.test", base_url_override=url), CALL],
         follows=False,
     ),
+    Taker(
+        "gitlab_openapi_spec spec_url",
+        "gitlab",
+        lambda url: [("gitlab_openapi_spec", {"spec_url": url, "refresh": True})],
+        follows=True,
+    ),
     Taker("openapi servers", "openapi", lambda url: [described(url), CALL], follows=False),
     Taker(
         "gitlab_request endpoint",

@@ -1,6 +1,7 @@
 """Connections are each tenant's own, and what goes wrong with them is told without addresses."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator, Callable
 from contextlib import asynccontextmanager
 from typing import Any
@@ -12,7 +13,7 @@ from gatepost.outbound.client import Client
 from gatepost.tools.api import ToolFailure
 from gatepost_authz.config import Network
 from gatepost_authz.fetch import Fetcher
-from tests.outbound.world import World
+from tests.outbound.world import World, says
 
 SITE = "https://www.web.test/"
 Served = Callable[[asyncio.StreamReader, asyncio.StreamWriter], Any]
@@ -180,3 +181,33 @@ async def test_a_way_out_that_is_closed(world: World, answer: bytes) -> None:
 
     assert failure.value.failure.kind == "upstream_unavailable"
     assert "127.0.0.1" not in str(failure.value)
+
+
+async def test_the_way_out_may_be_encrypted(world: World) -> None:
+    """A proxy by https: its certificate counts for its own name, and the tunnel lies within."""
+
+    async def tunnel(reader: asyncio.StreamReader, writer: asyncio.StreamWriter) -> None:
+        await reader.readuntil(b"\r\n\r\n")
+        there, back = await asyncio.open_connection("127.0.0.1", world.plain)
+        writer.write(b"HTTP/1.1 200 OK\r\n\r\n")
+        back.write(await reader.readuntil(b"\r\n\r\n"))
+        writer.write(await there.readuntil(b"}"))
+        await writer.drain()
+        back.close()
+        writer.close()
+
+    certificate, key = world.company.certify("localhost")
+    context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+    context.load_cert_chain(certificate, key)
+    server = await asyncio.start_server(tunnel, "127.0.0.1", 0, ssl=context)
+    port = server.sockets[0].getsockname()[1]
+    bundle = str(world.company.bundle)
+    world.site.pages["/"] = says("{}")
+
+    async with reaching(world, proxy=f"https://localhost:{port}", ca_bundle=bundle) as client:
+        reply = await client.of("acme").send("GET", "http://www.web.test/")
+        assert (reply.status, reply.body) == (200, b"{}")
+    async with reaching(world, proxy=f"https://localhost:{port}") as stranger:
+        with pytest.raises(ToolFailure, match="the way out of this network"):
+            await stranger.of("acme").send("GET", "http://www.web.test/")
+    server.close()

@@ -14,7 +14,7 @@ from gatepost.workspace import TenantWorkspace, Workspaces, kernel_resolves, res
 from tests.support.waiting import eventually
 
 THEIRS, OURS = b"theirs", b"ours"
-ROUNDS = 50
+ROUNDS = 35
 
 
 class Swapper(threading.Thread):
@@ -72,6 +72,11 @@ ACTIONS: list[Action] = [
     lambda acme, _: acme.write("spot/inner", OURS),
     lambda acme, number: acme.delete(f"spot/{number % 5}", recursive=True),
     lambda acme, _: acme.usage(),
+    lambda acme, _: acme.heads(["spot/inner"], limit=100),
+    lambda acme, _: acme.edit("spot/inner", lambda old: OURS + (old or b"")[:0], limit=100),
+    lambda acme, _: acme.folder("spot", "/spot/").read("inner", limit=100),
+    lambda acme, _: acme.folder("spot", "/spot/").write("inner", OURS),
+    lambda acme, _: acme.folder("spot", "/spot/").entries(recursive=True, hidden=False, limit=9),
 ]
 
 

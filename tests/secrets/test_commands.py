@@ -19,6 +19,7 @@ from tests.secrets.toolset import proof
 from tests.support.door import Door, result
 from tests.support.gatepost import dev, token
 from tests.support.process import python_environment
+from tests.tenancy.house import WITNESS, judged
 
 VALUE = "hunter2-hunter2-hunter2"
 
@@ -197,6 +198,17 @@ def test_what_cannot_be_done_is_told(
     assert done.code == code, done
     assert says in done.err
     assert VALUE not in done.out + done.err
+
+
+def test_a_configuration_without_a_place_for_secrets_is_told() -> None:
+    """Where tools take them; `gatepost check` says it before anybody needs one."""
+    for load, warned in (([TOOLSET], True), ([WITNESS], False)):
+        found = judged([issuer_of("acme")], tools={"load": load})
+        assert ("config.W005" in [one.id for one in found]) is warned
+
+
+def issuer_of(tenant: str) -> dict[str, Any]:
+    return {"issuer": "http://127.0.0.1:1/as", "tenant": {"value": tenant}}
 
 
 def test_a_development_server_keeps_secrets_too(tmp_path: Path) -> None:

@@ -116,9 +116,9 @@ def configured(path: Path, tenant: str | None = None) -> Config:
     """The configuration, if it has a place for secrets and, if one is named, that tenant."""
     config, _, found = examine(path)
     if config is not None:
-        found = [one for one in found if one.setting in SETTINGS]
+        found = [one for one in found if one.setting in SETTINGS and one.level == "error"]
     show(found)
-    if config is None or any(one.level == "error" for one in found):
+    if config is None or found:
         raise click.exceptions.Exit(1)
     if plain(config.storage.database) == MEMORY:
         raise click.ClickException(

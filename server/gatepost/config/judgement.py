@@ -36,7 +36,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
         scopes=scopes,
     )
     yield from _resource(config)
-    yield from _keys(config)
+    yield from _keys(config, toolbox)
     yield from _secrets(config)
     yield from places.problems(config)
     yield from storage.problems(config)
@@ -66,7 +66,7 @@ def _resource(config: Config) -> Iterator[Problem]:
         )
 
 
-def _keys(config: Config) -> Iterator[Problem]:
+def _keys(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     ring = config.keys.ring
     if not ring:
         if not config.development:
@@ -75,6 +75,14 @@ def _keys(config: Config) -> Iterator[Problem]:
                 "there is no key ring, so no session would survive a restart",
                 '`gatepost keyring new keyring.json`, then [keys] ring = "file:keyring.json"',
                 setting="keys.ring",
+            )
+        elif any(offer.secret_arguments for offer in toolbox.offers):
+            yield Problem(
+                "config.W005",
+                "tools take secrets and there is no key ring, so none can be kept for them",
+                '`gatepost keyring new keyring.json`, then [keys] ring = "file:keyring.json"',
+                "warning",
+                "keys.ring",
             )
         return
     if not ring.startswith("file:"):

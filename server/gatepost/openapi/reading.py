@@ -89,7 +89,7 @@ def _encoded(value: Any) -> bytes:
         encoded = msgspec.json.encode(value)
     except (UnicodeEncodeError, RecursionError):
         raise Unreadable("The description holds text that is not valid Unicode.") from None
-    if len(encoded) > MOST_WEIGHT:
+    if len(encoded) > 2 * MOST_BYTES:
         raise Unreadable("The description is too large once its YAML aliases are written out.")
     return encoded
 

@@ -120,8 +120,9 @@ def _carried(value: Any, media_type: str, body: Body) -> Sending:
             pairs = [pair for name, one in value.items() for pair in _query(name, one, None)]
             return {"content": "&".join(pairs).encode(), "headers": {"content-type": FORM}}
         return _multipart(value, body.media.get(media_type, {}))
-    text = value if isinstance(value, str) else _json(value).decode()
-    return {"content": text.encode(), "headers": {"content-type": _concrete(media_type)}}
+    if not isinstance(value, str):
+        raise Misuse(f"`body` must be text: it is sent as {bare}.", "body")
+    return {"content": value.encode(), "headers": {"content-type": _concrete(media_type)}}
 
 
 def _json(value: Any) -> bytes:

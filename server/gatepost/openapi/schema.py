@@ -9,14 +9,16 @@ from gatepost.openapi.document import Dialect
 TYPES = frozenset({"string", "number", "integer", "boolean", "object", "array", "null"})
 DEPTH = 20
 """Levels of a schema that are kept; a model reads no deeper, and what is below may be anything."""
-MOST_PARTS = 4_000
+MOST_PARTS = 2_000
+MOST_CHOICES = 500
+"""Values of one enum; beyond, no model reads them, and the API checks them anyway."""
 LONGEST = 2_000
 """Characters of a description."""
 
 
 class Simplified:
     """
-    One conversion, which keeps count: what is too deep or too much becomes `{}`, which is anything.
+    One conversion, which keeps count: what is too deep or too much may be anything.
 
     *drops* is `readOnly` for what is sent and `writeOnly` for what comes back. *lenient* leaves out
     what servers do not keep to in their answers: that nothing is added.
@@ -36,8 +38,7 @@ class Simplified:
 
     def schema(self, written: Any, depth: int = 0) -> dict[str, Any]:
         """The same as JSON Schema; every reference is replaced already."""
-        self.left -= 1
-        if not isinstance(written, Mapping) or depth >= DEPTH or self.left < 0:
+        if not isinstance(written, Mapping) or depth >= DEPTH:
             return {}
         made: dict[str, Any] = {}
         for word, keep in KEPT.items():
@@ -50,12 +51,19 @@ class Simplified:
         self._types(written, made)
         self._objects(written, made, depth)
         for word in ("allOf", "anyOf", "oneOf", "prefixItems"):
-            if isinstance(written.get(word), list) and written[word]:
+            if isinstance(written.get(word), list) and self._room(len(written[word])):
                 made[word] = [self.schema(one, depth + 1) for one in written[word]]
         for word in ("items", "not", "contains", "propertyNames", "if", "then", "else"):
-            if isinstance(written.get(word), Mapping):
+            if isinstance(written.get(word), Mapping) and self._room(1):
                 made[word] = self.schema(written[word], depth + 1)
         return self._nullable(made) if self._old and written.get("nullable") is True else made
+
+    def _room(self, parts: int) -> bool:
+        """Whether there is room for so many, which is then taken before they are looked into."""
+        if not 0 < parts <= self.left:
+            return False
+        self.left -= parts
+        return True
 
     def _types(self, written: Mapping[str, Any], made: dict[str, Any]) -> None:
         told = written.get("type")
@@ -76,7 +84,7 @@ class Simplified:
     def _objects(self, written: Mapping[str, Any], made: dict[str, Any], depth: int) -> None:
         properties = written.get("properties")
         dropped: set[str] = set()
-        if isinstance(properties, Mapping):
+        if isinstance(properties, Mapping) and self._room(len(properties)):
             dropped = {name for name, one in properties.items() if self._is_dropped(one)}
             made["properties"] = {
                 name: self.schema(one, depth + 1)
@@ -89,7 +97,7 @@ class Simplified:
             if kept:
                 made["required"] = sorted(kept)
         more = written.get("additionalProperties")
-        if isinstance(more, Mapping):
+        if isinstance(more, Mapping) and self._room(1):
             made["additionalProperties"] = self.schema(more, depth + 1)
         elif isinstance(more, bool) and not (self._lenient and more is False):
             made["additionalProperties"] = more
@@ -129,7 +137,7 @@ def _is_pattern(value: Any) -> bool:
 KEPT: Mapping[str, Callable[[Any], bool]] = {
     "description": lambda value: isinstance(value, str) and bool(value.strip()),
     "format": lambda value: isinstance(value, str),
-    "enum": lambda value: isinstance(value, list) and bool(value),
+    "enum": lambda value: isinstance(value, list) and 0 < len(value) <= MOST_CHOICES,
     "const": lambda _: True,
     "default": lambda _: True,
     "deprecated": lambda value: value is True,

@@ -86,7 +86,8 @@ class Client:
     ) -> GuardedTransport:
         return GuardedTransport(
             reach=reach,
-            tls=self._tls() if secure else None,
+            # A hundred certificates take long to read, and plain http within a network needs none.
+            tls=self._tls() if secure or network.proxy.startswith("https:") else None,
             proxy=network.proxy,
             resolver=self.resolver_of(tenant),
             limits=CONNECTIONS,

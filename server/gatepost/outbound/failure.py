@@ -68,10 +68,10 @@ def failure_of(error: httpx2.TransportError, host: str, method: str, *, sent: bo
 
 
 def _cause(error: httpx2.TransportError) -> str:
-    if _is_tls(error):
-        return "has no certificate that is valid for it and trusted here"
     if isinstance(error, httpx2.ProxyError):
         return "cannot be reached: the way out of this network refuses"
+    if _is_tls(error):
+        return "has no certificate that is valid for it and trusted here"
     if isinstance(error, httpx2.ConnectError | httpx2.ConnectTimeout):
         return "cannot be reached: there is no such host, or it takes no connections"
     if isinstance(error, httpx2.ProtocolError):

@@ -17,6 +17,10 @@ USERS = {"ada-of-acme": "ada's first word", "ada-of-globex": "ada's other word"}
 """Both call their calendars the same."""
 
 
+NAMED = """<c:mkcalendar xmlns:d="DAV:" xmlns:c="urn:ietf:params:xml:ns:caldav">
+<d:set><d:prop><d:displayname>The {}</d:displayname></d:prop></d:set></c:mkcalendar>"""
+
+
 class Web:
     """Answers each path with what a test put there: status, headers, body."""
 
@@ -60,7 +64,8 @@ class Dav:
         """A calendar with these documents."""
         with httpx2.Client(auth=(user, USERS[user]), timeout=10, trust_env=False) as client:
             at = f"{self.url}{user}/{calendar}/"
-            assert client.request("MKCALENDAR", at).status_code in (201, 405, 409)
+            made = client.request("MKCALENDAR", at, content=NAMED.format(calendar.title()))
+            assert made.status_code in (201, 405, 409)
             for name, text in texts.items():
                 put = client.put(f"{at}{name}.ics", content=text.encode())
                 assert put.status_code in (201, 204), put.text

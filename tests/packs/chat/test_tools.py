@@ -26,11 +26,10 @@ def test_a_message_reaches_a_webhook(world: World, protocol: Any) -> None:
     assert (path, came["message"], came["title"]) == ("/hook/t0ken-9f2c", text, "News")
 
 
-@pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_a_message_reaches_a_mailbox(world: World, protocol: Any) -> None:
-    """By SMTP; what looks like HTML is text there, and no header can be added."""
+def test_a_message_reaches_a_mailbox(world: World) -> None:
+    """By SMTP; what looks like HTML is text, and a title adds no header."""
     url = f"mailto://{world.smtp}/?mode=insecure&from=agent@example.com&to=ada@example.com"
-    worker = world.worker(protocol, url)
+    worker = world.worker("rest", url)
 
     heard = worker.call(
         "chat_send", channel="team", message="<b>1 < 2</b>", title="Hi\r\nBcc: eve@example.com"
@@ -38,9 +37,10 @@ def test_a_message_reaches_a_mailbox(world: World, protocol: Any) -> None:
 
     assert heard.failure is None, heard.failure
     envelope, mail = world.post.mails[-1]
-    body = mail.get_payload(decode=True) or mail.get_payload()[0].get_payload(decode=True)
+    texts = [part.get_payload(decode=True) for part in mail.walk() if not part.is_multipart()]
     assert (envelope.rcpt_tos, mail["bcc"]) == (["ada@example.com"], None)
-    assert b"<b>" not in body or mail.get_content_type() == "text/plain"
+    assert (mail.get_content_type(), mail["subject"]) == ("text/plain", "Hi Bcc: eve@example.com")
+    assert [text.strip() for text in texts] == [b"<b>1 < 2</b>"]
 
 
 def test_a_webhook_as_slack_has_it_gets_text(world: World) -> None:
@@ -87,14 +87,10 @@ def test_a_channel_of_several_places_reaches_all_it_can(world: World) -> None:
 # What the channel's secret holds ({web} and {smtp} are allowed), what the provider answers, and
 # what is heard of it.
 FAILS: list[tuple[str, int, str, str]] = [
-    ("json://{web}/a/t0ken-9f2c", 401, "denied", "JSON: it refuses what it is sent with .HTTP 401"),
     ("json://{web}/a/t0ken-9f2c", 413, "validation", "does not take this message .HTTP 413"),
     ("json://{web}/a/t0ken-9f2c", 429, "rate_limit", "no more messages for now .HTTP 429"),
     ("json://{web}/a/t0ken-9f2c", 302, "denied", "it refuses what it is sent with .HTTP 302"),
-    ("jsons://169.254.169.254/t0ken-9f2c", 200, "denied", "its server is none .* allow_hosts"),
     ("jsons://[::ffff:127.0.0.1]/t0ken-9f2c", 200, "denied", "its server is none"),
-    ("json://93.184.215.14/t0ken-9f2c", 200, "denied", "encrypted and on the internet"),
-    ("mailto://127.0.0.1:25/?from=t0ken-9f2c@a.example", 200, "denied", "its server is none"),
     ("slack://t0ken-9f2c", 200, "denied", "none that Apprise can use; an operator can correct"),
     ("t0ken-9f2c without a scheme", 200, "denied", "it is no URL as Apprise has them"),
     ("dbus://t0ken-9f2c", 200, "denied", "dbus:// shows messages on the server itself"),

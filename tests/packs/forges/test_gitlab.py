@@ -1,9 +1,7 @@
 """The tools of the pack `gitlab` against a small GitLab, by both protocols."""
 
 import base64
-import inspect
 import re
-from collections.abc import Iterator
 from typing import Any, NamedTuple
 
 import pytest
@@ -12,49 +10,11 @@ from gatepost.packs.gitlab.address import address_of
 from gatepost.packs.gitlab.help import TOOLS
 from gatepost.packs.gitlab.tools import pack
 from gatepost.tools.api import ToolFailure
-from tests.packs.forges.front import Forge
-from tests.packs.forges.gitlab import OAUTH, PERSONAL, PICTURE, README, Gitlab, echoed
-from tests.packs.keeping import Keeping
-from tests.packs.office import Heard, Office, Worker, open_office
+from tests.packs.forges.gitlab import PERSONAL, PICTURE, README
+from tests.packs.forges.shop import Shop, ask
+from tests.packs.office import Worker
 
 pytestmark = pytest.mark.requirement("X4")
-
-
-class Shop(NamedTuple):
-    """Both servers, and where secrets are set."""
-
-    gitlab: Gitlab
-    elsewhere: Forge
-    keeping: Keeping
-
-
-@pytest.fixture(scope="module")
-def shop() -> Iterator[Shop]:
-    with Forge(echoed) as elsewhere, Gitlab(elsewhere.url) as gitlab:
-        yield Shop(gitlab, elsewhere, Keeping())
-
-
-@pytest.fixture(scope="module")
-def office(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Office]:
-    with open_office(
-        tmp_path_factory.mktemp("gitlab"),
-        ["gitlab"],
-        network={"allow_hosts": [shop.gitlab.place, shop.elsewhere.place, "127.0.0.1:9"]},
-        prepare=shop.keeping.begin,
-    ) as office:
-        yield office
-
-
-@pytest.fixture(params=["mcp", "rest"])
-def worker(office: Office, shop: Shop, request: pytest.FixtureRequest) -> Worker:
-    """An agent of a tenant that keeps a token."""
-    return shop.keeping.worker(office, request.param, GITLAB_TOKEN=PERSONAL)
-
-
-def ask(worker: Worker, shop: Shop, path: str, /, **more: Any) -> Heard:
-    """A request to the small GitLab, with the token that is kept."""
-    usual = {"endpoint": shop.gitlab.api, "token": "secret:GITLAB_TOKEN", "path": path}
-    return worker.call("gitlab_request", **(usual | more))
 
 
 def test_a_list_is_read(worker: Worker, shop: Shop) -> None:
@@ -197,23 +157,6 @@ def test_a_long_answer_is_cut_where_it_stays_valid(worker: Worker, shop: Shop) -
     assert (letters["truncated"], letters["text"]) == (True, "ü" * 50)
 
 
-def test_a_token_of_oauth_is_sent_as_one(worker: Worker, shop: Shop) -> None:
-    """GitLab takes those as a bearer only."""
-    value = ask(worker, shop, "/projects/1", token=OAUTH).value
-
-    assert value["status_code"] == 200
-    assert "private-token" not in shop.gitlab.asked[-1].headers
-
-
-def test_a_token_stays_with_the_server_it_is_for(worker: Worker, shop: Shop) -> None:
-    """A redirect elsewhere (artifacts, uploads) is followed without it."""
-    value = ask(worker, shop, "/artifact", headers={"X-Mine": "x"}).value
-
-    assert value["status_code"] == 200
-    assert not {"private-token", "authorization", "x-mine"} & set(value["json"]["headers"])
-    assert PERSONAL not in value["json"]["seen"]
-
-
 class Fails(NamedTuple):
     """A call that cannot work."""
 
@@ -290,74 +233,6 @@ def test_a_failure_tells_the_model_what_would_work(worker: Worker, shop: Shop, c
     assert len(shop.gitlab.asked) == asked + (case.kind == "timeout")
 
 
-@pytest.mark.parametrize("protocol", ["mcp", "rest"])
-def test_literal_tokens_can_be_refused(
-    shop: Shop, protocol: Any, tmp_path_factory: pytest.TempPathFactory
-) -> None:
-    """Then only what is kept is used, and what was given is not repeated."""
-    keeping = Keeping()
-    with open_office(
-        tmp_path_factory.mktemp("strict"),
-        ["gitlab"],
-        network={"allow_hosts": [shop.gitlab.place]},
-        packs={"gitlab": {"literals": False}},
-        prepare=keeping.begin,
-    ) as strict:
-        worker = keeping.worker(strict, protocol, GITLAB_TOKEN=PERSONAL)
-        refused = ask(worker, shop, "/projects/1", token=OAUTH)
-        taken = ask(worker, shop, "/projects/1")
-
-    assert "`token` takes no literal value here; name a secret" in str(refused.failure)
-    assert OAUTH not in str(refused.failure)
-    assert taken.value["status_code"] == 200
-
-
-@pytest.mark.requirement("P13")
-@pytest.mark.parametrize(
-    "given", ["secret:GITLAB_TOKEN", PERSONAL, OAUTH], ids=["kept", "glpat", "oauth"]
-)
-def test_a_token_never_comes_back(worker: Worker, shop: Shop, given: str) -> None:
-    """However the other side writes it: in a value, a header, encoded, or in the bytes."""
-    heard = ask(worker, shop, "/mirror", token=given, include_base64=True)
-    token = PERSONAL if given.startswith("secret:") else given
-
-    assert heard.value["status_code"] == 200
-    assert token not in heard.text
-    for shift in range(3):  # where it may stand in groups of three bytes
-        coded = base64.b64encode(b"\0" * shift + token.encode()).decode()[4:-4]
-        assert coded not in heard.text
-    assert "[REDACTED" in str(heard.value["json"]["seen"])
-    assert "[REDACTED" in heard.value["headers"]["x-seen"]
-
-
-@pytest.mark.requirement("P13")
-@pytest.mark.parametrize(
-    "wrong",
-    [
-        {"path": "/../x"},
-        {"method": "TRACE"},
-        {"endpoint": "http://127.0.0.1:9/"},
-        {"timeout_s": "x"},
-    ],
-    ids=lambda wrong: next(iter(wrong)),
-)
-def test_a_token_is_in_no_failure(worker: Worker, shop: Shop, wrong: dict[str, Any]) -> None:
-    """Nor is a token that stands where none should."""
-    heard = ask(worker, shop, wrong.get("path", "/projects"), token=OAUTH, **wrong)
-    elsewhere = ask(worker, shop, f"/a/../{OAUTH}", token=OAUTH)
-
-    assert OAUTH not in str(heard.failure)
-    assert OAUTH not in str(elsewhere.failure)
-
-
-def test_a_token_is_in_no_log(office: Office, worker: Worker, shop: Shop) -> None:
-    """Neither one that was given nor one that is kept."""
-    ask(worker, shop, "/projects/1", token="glpat-literally-this-one")
-    ask(worker, shop, "/projects/1")
-
-    assert "glpat-" not in office.site.inside.log()
-
-
 @pytest.mark.parametrize("verb", ["GET", "HEAD", "get", "POST", "DELETE", "PUT"])
 def test_reading_is_told_from_writing(verb: str) -> None:
     """By the method: a retried GET is asked again, a retried POST answered from what was kept."""
@@ -404,4 +279,3 @@ def test_the_help_names_every_argument(worker: Worker) -> None:
         ]
         assert value["tools"][name]["example"].keys() <= tool.input_schema["properties"].keys()
     assert set(value["tools"]) == set(TOOLS)
-    assert inspect.cleandoc(value["overview"])

@@ -2,6 +2,7 @@
 
 import asyncio
 import base64
+import os
 from pathlib import Path
 
 import pytest
@@ -71,6 +72,9 @@ def test_ssh_is_told_no_more_than_it_needs(world: World, agent: Worker) -> None:
     """What a call needed is gone after it; nothing of it is in the workspace."""
     git(agent, "clone", world.shell.url("none.git"))
     home = world.root / ".gatepost" / agent.tenant / "git"
+    (home / "run-of-a-server-that-was-killed").mkdir()
+    os.utime(home / "run-of-a-server-that-was-killed", (1, 1))
+    git(agent, "clone", world.shell.url("none.git"))
 
     assert sorted(path.name for path in home.iterdir()) == ["gitconfig", "turn"]
     assert agent.call("fs_list").value == []

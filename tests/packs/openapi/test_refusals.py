@@ -152,6 +152,7 @@ FAILS = [
     Refused("openapi_call", calls("/form", "POST"), "validation", "POST /form needs a `body`"),
     Refused("openapi_call", calls("/form", "POST", body=[1]), "validation", "must be an object"),
     Refused("openapi_call", calls(body={}), "validation", "takes no `body`"),
+    Refused("openapi_call", calls("/text", "POST", body={}), "validation", "must be text"),
     Refused(
         "openapi_call",
         calls(

@@ -82,7 +82,7 @@ NAMED = [
     Named("front PAGE", "Home.md"),
     Named("[[Home#Welcome]]", "Home.md"),
     Named("Home#Nowhere", "Home.md", "no heading 'Nowhere'"),
-    Named("[[Home#^block]]", "Home.md", "single blocks"),
+    Named("[[Home#^block]]", "Home.md", "no heading '.block' in this note; all of it is shown"),
 ]
 
 

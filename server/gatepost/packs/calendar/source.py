@@ -7,10 +7,12 @@ import msgspec
 
 from gatepost.packs.calendar.caldav import CalDav, basic, checked
 from gatepost.packs.calendar.settings import Calendar, CalendarSettings
+from gatepost.packs.calendar.shelf import Key, Shelf
 from gatepost.tools.api import CallContext, ToolFailure
 
 MOST_FILES = 500
 REDIRECTS = 5
+SHELF = Shelf()
 
 
 class Documents(msgspec.Struct, frozen=True):
@@ -56,15 +58,20 @@ class Source:
 
     async def _from_web(self) -> list[bytes]:
         user, password = await self._signs_in()
+        url = await self._ctx.secret(self._calendar.url, field="calendar")
+        key = Key(self._ctx.caller.tenant_id, url, user)
         reply = await self._ctx.http.send(
             "GET",
-            await self._ctx.secret(self._calendar.url, field="calendar"),
-            headers={"accept": "text/calendar, */*;q=0.1"} | basic(user, password),
+            url,
+            headers={"accept": "text/calendar, */*;q=0.1"}
+            | basic(user, password)
+            | SHELF.asking(key),
             max_bytes=self._settings.max_bytes,
             timeout_s=self._settings.timeout_s,
             redirects=REDIRECTS,
             confidential=self._calendar.url.startswith("secret:"),
         )
+        reply = SHELF.take(key, reply)
         return [checked(reply, wanted=200).body]
 
     async def _from_workspace(self) -> list[bytes]:

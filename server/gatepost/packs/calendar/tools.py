@@ -101,6 +101,7 @@ async def calendar_read(
     zone = ZoneInfo(sources[0].zone if len(sources) == 1 else settings.zone)
     begins, ends = window(start, end, zone, max_days=settings.max_days)
     fetched = await asyncio.gather(*(_fetched(one, begins, ends, part) for one in sources))
+    await ctx.progress(1, 2, "The calendars are fetched.")
     failed = [one for one in fetched if isinstance(one, ToolFailure)]
     if len(failed) == len(fetched):
         raise failed[0]

@@ -1,6 +1,7 @@
 """One command from its plan to its answer: look, reach, run, count."""
 
 import asyncio
+import contextlib
 import errno
 import os
 import shutil
@@ -27,6 +28,7 @@ from gatepost.tools.surroundings import Usage, Workspace
 
 AREA = "git"
 MEMORY_BYTES = 2_000_000_000
+LEFT_S = 3600
 LOOK_S = 1.0
 """Seconds between two looks at how much a running command has written; longer where they are."""
 
@@ -77,6 +79,11 @@ async def _ground(workspace: Workspace) -> AsyncIterator[Ground]:
     root, home = await workspace.place(), await area.place()
     if not (home / "gitconfig").exists():
         await area.write_new("gitconfig", FIRST_SETTINGS)
+    for left in home.glob("run-*"):
+        # Only a server that was killed leaves one: no call takes that long.
+        with contextlib.suppress(FileNotFoundError):  # that of a call that just ended
+            if left.stat().st_mtime < time.time() - LEFT_S:
+                shutil.rmtree(left, ignore_errors=True)
     run = Path(tempfile.mkdtemp(prefix="run-", dir=home))
     try:
         yield Ground(root, home, run)

@@ -105,11 +105,13 @@ async def openapi_call(  # noqa: PLR0913  # its page has so many
 def _place(record: shelf.Record, document: Any, operation: Operation) -> Place:
     try:
         home = base_url(document, override=record.base_url, spec_url=record.spec_url)
-        own = operation_base(operation.source.get("servers"), spec_url=record.spec_url)
+        if record.base_url:
+            # Whoever overrides where the API is means all of it.
+            return Place(home, home)
+        own = operation_base(operation.source.get("servers"), spec_url=record.spec_url or home)
     except Nowhere as error:
         raise ToolFailure("validation", str(error), field="name") from None
-    # Whoever overrides where the API is means all of it.
-    return Place(home if record.base_url or own is None else own, home)
+    return Place(own or home, home)
 
 
 def _drafted(operation: Operation, given: Given, record: shelf.Record) -> tuple[str, Sending]:

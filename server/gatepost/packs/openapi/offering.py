@@ -75,11 +75,12 @@ def _pack(name: str, api: Api, document: Document) -> Pack:
             continue
         try:
             operation = read_operation(document, entry)
-            own = operation_base(operation.source.get("servers"), spec_url=spec_url)
+            servers = None if api.base_url else operation.source.get("servers")
+            own = operation_base(servers, spec_url=spec_url or home)
         except Unresolvable as error:
             raise ValueError(f"{entry.method} {entry.path} leads nowhere at {error}") from None
-        base = home if api.base_url or own is None else own
-        _add(pack, names[entry.path, entry.method], Offered(api, operation, base, home))
+        offered = Offered(api, operation, own or home, home)
+        _add(pack, names[entry.path, entry.method], offered)
     if not pack.tools:
         wanted = "tags, paths and methods" if document.entries else "any filter"
         raise ValueError(f"no operation of {api.document} fits {wanted}")

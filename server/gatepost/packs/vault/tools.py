@@ -131,14 +131,16 @@ async def vault_read(
     found, heading, remarks = await _found(catalog, path)
     head = await catalog.space.head(found, limit=MOST_NOTE_BYTES)
     item = await catalog.space.stat(found)
-    note = read_note(found, text_of(found, head))
+    note, part = await catalog.space.apart(lambda place, stop: _parsed(found, head, heading))
     (links, (back, more)), state = await catalog.ask(
         lambda rows: (
             lookup.links_of(rows, found, note.links[:SHOWN_LINKS]),
             lookup.backlinks(rows, found),
         )
     )
-    content, truncated = _shown(note, heading, head, remarks)
+    content, truncated = _shown(note.matter.body if part is None else part, head, remarks)
+    if heading and part is None:
+        remarks.append(f"There is no heading {heading!r} in this note; all of it is shown.")
     if more or len(note.links) > SHOWN_LINKS:
         remarks.append(f"Only {SHOWN_LINKS} links are listed.")
     return Noted(
@@ -323,16 +325,13 @@ def _placed(path: str) -> str:
     return path if last in ("", ".", "..") or is_note(path) else f"{path}.md"
 
 
-def _shown(note: Note, heading: str, head: Head, remarks: list[str]) -> tuple[str, bool]:
-    content = note.matter.body
-    if heading.startswith("^"):
-        remarks.append("The whole note is shown: single blocks are not.")
-    elif heading:
-        part = section(content, heading)
-        if part is None:
-            remarks.append(f"There is no heading {heading!r} in this note; all of it is shown.")
-        else:
-            content = part
+def _parsed(path: str, head: Head, heading: str) -> tuple[Note, str | None]:
+    """The note, and the part of it that is asked for; a thread's work where it is long."""
+    note = read_note(path, text_of(path, head))
+    return note, section(note.matter.body, heading) if heading else None
+
+
+def _shown(content: str, head: Head, remarks: list[str]) -> tuple[str, bool]:
     if len(content) <= SHOWN_CHARACTERS and len(head.data) == head.size:
         return content, False
     content = content[:SHOWN_CHARACTERS]

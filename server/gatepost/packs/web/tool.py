@@ -23,6 +23,7 @@ ROBOTS_S = 10.0
 remembered = Remembered()
 _turns = WeakValueDictionary[str, asyncio.Lock]()
 """A page can keep a processor busy for a second, so each tenant has one read at a time."""
+_reading: set[asyncio.Future[Page]] = set()
 
 
 class Fetched(BaseModel):
@@ -78,9 +79,26 @@ async def web_fetch(
         before=may_be_asked,
     )
     _check_status(reply)
-    async with _turns.setdefault(ctx.caller.tenant_id, asyncio.Lock()):
-        page = await asyncio.to_thread(read, reply, format)
+    page = await _read(ctx.caller.tenant_id, reply, format)
     return _part(page, reply.url, offset, max_chars, settings.max_bytes)
+
+
+async def _read(tenant: str, reply: Reply, form: Format) -> Page:
+    """Read in a thread, in the tenant's turn, which lasts as long as the thread does."""
+    turn = _turns.setdefault(tenant, asyncio.Lock())
+    await turn.acquire()
+    job = asyncio.ensure_future(asyncio.to_thread(read, reply, form))
+    _reading.add(job)
+
+    def ended(job: asyncio.Future[Page]) -> None:
+        turn.release()
+        _reading.discard(job)
+        if not job.cancelled():
+            job.exception()  # seen, also when its caller has left
+
+    job.add_done_callback(ended)
+    # Who cancels leaves the thread behind: a thread cannot be stopped.
+    return await asyncio.shield(job)
 
 
 def _part(page: Page, url: str, offset: int, max_chars: int, most: int) -> Fetched:

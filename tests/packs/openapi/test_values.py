@@ -1,0 +1,237 @@
+"""Small pure parts: what YAML means, what is cut, what arguments are called, who gets what."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from gatepost.openapi.answer import shortened, shown_body
+from gatepost.openapi.arguments import arguments_of
+from gatepost.openapi.document import Document
+from gatepost.openapi.operation import answer_schema, read_operation
+from gatepost.openapi.reading import canonical
+from gatepost.openapi.request import Given, Misuse, request_target
+from gatepost.openapi.schema import Simplified
+from gatepost.packs.openapi.refusal import retry_after
+from gatepost.tools.dialect import validator_of
+
+pytestmark = pytest.mark.requirement("X7")
+
+YAML = """
+openapi: 3.0.0
+on: off
+date: 2024-01-01
+version: 1.10
+octal: 010
+big: 123456789012345678901234567890
+whole: -7
+exponent: 1e3
+infinite: 1e999
+empty:
+tilde: ~
+yes: true
+200: {description: &d ok}
+again: *d
+base: &b {a: 1, b: 2}
+merged: {<<: *b, b: 3}
+text: |
+  one
+  two
+"""
+
+
+def test_yaml_means_what_openapi_says() -> None:
+    """YAML 1.2's core schema: no dates, no `on`; keys are texts; aliases and merges work."""
+    assert json.loads(canonical(YAML.encode())) == {
+        "openapi": "3.0.0",
+        "on": "off",
+        "date": "2024-01-01",
+        "version": 1.1,
+        "octal": "010",
+        "big": 1.2345678901234568e29,
+        "whole": -7,
+        "exponent": 1000.0,
+        "infinite": "1e999",
+        "empty": None,
+        "tilde": None,
+        "yes": True,
+        "200": {"description": "ok"},
+        "again": "ok",
+        "base": {"a": 1, "b": 2},
+        "merged": {"a": 1, "b": 3},
+        "text": "one\ntwo\n",
+    }
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers(-(2**53), 2**53) | st.text(),
+    lambda inner: st.lists(inner, max_size=8) | st.dictionaries(st.text(), inner, max_size=8),
+    max_leaves=60,
+)
+
+
+@given(VALUES, st.integers(1, 400))
+@settings(max_examples=40)
+def test_what_is_cut_is_whole_json_of_the_size_asked_for(value: Any, most: int) -> None:
+    """Or the same, when it is small enough; never more than `null` beyond the limit."""
+    shown = shortened(value, most)
+    size = len(msgspec.json.encode(shown.body))
+
+    assert shown.cut is (shown.body != value or size > most)
+    assert size <= max(most, 4)
+
+
+@given(st.binary(max_size=60), st.sampled_from(["", "application/json", "text/plain"]))
+@settings(max_examples=30)
+def test_any_body_can_be_shown(data: bytes, content_type: str) -> None:
+    """As JSON, whatever bytes they are."""
+    json.dumps(shown_body(data, content_type, truncated=False, most=40).body)
+
+
+def operation(written: dict[str, Any], path: str = "/a/{id}", version: str = "3.0.0") -> Any:
+    document = {"openapi": version, "paths": {path: {"post": written}}}
+    made = Document(canonical(json.dumps(document).encode()))
+    return read_operation(made, made.entries[0])
+
+
+CLASH = {
+    "parameters": [
+        {"name": "id", "in": "path", "required": True, "schema": {"type": "string"}},
+        {"name": "id", "in": "query", "schema": {"type": "integer"}},
+        {"name": "id", "in": "header"},
+        {"name": "id", "in": "cookie"},
+        {"name": "filter[name]", "in": "query"},
+        {"name": "Authorization", "in": "header"},
+        {"name": "X-Key", "in": "header"},
+    ],
+    "requestBody": {
+        "required": True,
+        "content": {
+            "application/xml": {},
+            "application/json": {
+                "schema": {
+                    "allOf": [
+                        {"properties": {"id": {"type": "integer"}}, "required": ["id"]},
+                        {"properties": {"made": {"type": "string", "readOnly": True}}},
+                    ]
+                }
+            },
+        },
+    },
+}
+
+
+def test_names_that_clash_are_kept_apart_and_find_their_way_back() -> None:
+    """Path before query before header before cookie before body."""
+    arguments = arguments_of(operation(CLASH), hidden=frozenset({"x-key"}))
+    given = {"id": "p", "query_id": 1, "header_id": "h", "cookie_id": "c", "body_id": 2}
+
+    assert [one.name for one in arguments.listed] == [
+        "id",
+        "query_id",
+        "filter_name",
+        "header_id",
+        "cookie_id",
+        "body_id",
+    ]
+    assert arguments.schema()["required"] == ["id", "body_id"]
+    assert arguments.schema()["additionalProperties"] is False
+    assert arguments.given({**given, "filter_name": "f"}) == Given(
+        {"id": "p"}, {"id": 1, "filter[name]": "f"}, {"id": "h"}, {"id": "c"}, {"id": 2}
+    )
+
+
+SCHEMAS: list[tuple[dict[str, Any], dict[str, Any]]] = [
+    ({"type": "string", "nullable": True}, {"type": ["string", "null"]}),
+    (
+        {"type": "string", "nullable": True, "enum": ["a"]},
+        {"type": ["string", "null"], "enum": ["a", None]},
+    ),
+    ({"minimum": 1, "exclusiveMinimum": True}, {"exclusiveMinimum": 1}),
+    ({"type": "file"}, {"type": "string"}),
+    ({"type": "any", "required": True, "enum": [], "maxLength": -1}, {}),
+    ({"type": "string", "pattern": "(["}, {"type": "string"}),
+    ({"example": 1, "xml": {}, "x-a": 1, "discriminator": {}, "title": "T"}, {}),
+    (
+        {
+            "type": "object",
+            "properties": {"a": {"readOnly": True}, "b": {}},
+            "required": ["a", "b"],
+        },
+        {"type": "object", "properties": {"b": {}}, "required": ["b"]},
+    ),
+    (
+        {"allOf": [{"type": "string"}], "nullable": True, "description": "D"},
+        {"description": "D", "anyOf": [{"allOf": [{"type": "string"}]}, {"type": "null"}]},
+    ),
+]
+
+
+@pytest.mark.parametrize(("written", "made"), SCHEMAS)
+def test_a_schema_is_said_in_the_words_of_2020_12(
+    written: dict[str, Any], made: dict[str, Any]
+) -> None:
+    """What is no keyword, or no value for one, is left out."""
+    assert Simplified("3.0").schema(written) == made
+    validator_of({"type": "object", "properties": {"x": made}})
+
+
+@given(VALUES)
+@settings(max_examples=40)
+def test_any_schema_becomes_one_that_validators_take(written: Any) -> None:
+    """However it was written."""
+    schema = Simplified("3.0", plain=True).schema({"properties": {"x": written}})
+
+    validator_of({"type": "object", "properties": {"x": schema}})
+
+
+def test_a_schema_without_an_end_is_finite() -> None:
+    """Levels beyond twenty may be anything."""
+    node: dict[str, Any] = {}
+    for _ in range(200):
+        node = {"type": "object", "properties": {f"p{at}": node for at in range(3)}}
+    simplified = Simplified("3.1")
+    schema = simplified.schema(node)
+
+    assert len(json.dumps(schema)) < 400_000
+    validator_of({**schema, "type": "object"})
+
+
+def test_the_answer_of_the_best_status_counts() -> None:
+    """The first 2xx that is JSON; else `default`; else none."""
+    content = {"content": {"application/json": {"schema": {"type": "object"}}}}
+    other = {"content": {"text/html": {"schema": {"type": "string"}}}}
+
+    assert answer_schema(operation({"responses": {"404": other, "201": content}})) is not None
+    assert answer_schema(operation({"responses": {"default": content}})) is not None
+    assert answer_schema(operation({"responses": {"200": other, "default": content}})) is None
+    assert answer_schema(operation({})) is None
+
+
+@given(st.text(min_size=1, max_size=20))
+@settings(max_examples=60)
+def test_no_value_leads_out_of_its_place(value: str) -> None:
+    """Whatever it holds, the path has as many steps as its template."""
+    try:
+        target = request_target(operation({}, "/a/{id}/b"), Given(path={"id": value}))
+    except Misuse:
+        return
+    first, place, last = target.removeprefix("/").split("/")
+
+    assert (first, last) == ("a", "b")
+    assert place not in ("", ".", "..")
+    assert not set(place) & set("?#\\/ ")
+
+
+WAITS = {"": None, "7": 7.0, "9999999999": 86_400.0, "soon": None, "-1": None}
+
+
+@pytest.mark.parametrize("text", WAITS)
+def test_a_wait_is_read_and_bounded(text: str) -> None:
+    """Seconds or a date; at most a day."""
+    assert retry_after({"retry-after": text}) == WAITS[text]
+    assert retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
+    assert retry_after({"retry-after": "Wed, 21 Oct 2099 07:28:00 GMT"}) == 86_400.0

@@ -1,0 +1,57 @@
+"""The vault is where the configuration says, and a configuration that cannot be is found out."""
+
+from pathlib import Path
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.packs.vault.settings import VaultSettings
+from gatepost.packs.vault.tools import vault_list, vault_read, vault_write
+from gatepost.workspace import Workspaces
+from tests.packs.vault.test_index import Desk, Told
+
+pytestmark = pytest.mark.requirement("P5")
+
+
+@pytest.mark.parametrize(
+    ("settings", "faults"),
+    [
+        ({}, []),
+        ({"folder": "."}, []),
+        ({"folder": "documents/My notes"}, []),
+        *[
+            ({"folder": folder}, ["folder"])
+            for folder in ("", "/vault", "vault/", "a//b", "..", "a/../b", ".hidden", "a\nb")
+        ],
+        ({"index_bytes": 1_000}, ["index_bytes"]),
+    ],
+    ids=str,
+)
+def test_a_setting_that_cannot_work_is_found_before_it_is_used(
+    settings: dict[str, Any], faults: list[str]
+) -> None:
+    """By `gatepost check`, with what would work."""
+    found = list(msgspec.convert(settings, VaultSettings).faults())
+
+    assert [fault.setting for fault in found] == faults
+
+
+@pytest.mark.parametrize(
+    ("folder", "inside"), [("vault", "vault"), (".", ""), ("a/My notes", "a/My notes")]
+)
+async def test_the_vault_is_the_folder_that_is_named(
+    tmp_path: Path, folder: str, inside: str
+) -> None:
+    """Its paths are the same wherever it lies."""
+    spaces = Workspaces(tmp_path)
+    desk = Desk(spaces, tmp_path)
+    desk.told = Told(folder=folder)
+
+    written = await vault_write(desk.ctx, "One", "text")
+    listed = await vault_list(desk.ctx)
+    read = await vault_read(desk.ctx, "/vault/One.md")
+
+    assert written.path == read.path == listed.notes[0].path == "/vault/One.md"
+    assert (tmp_path / "acme" / inside / "One.md").read_text() == "text"
+    spaces.close()
