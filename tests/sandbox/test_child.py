@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.sandbox.child import Confined, Ended, confines, run
+from gatepost.sandbox.child import ANSWERS, SYSTEM, Confined, Ended, confines, run
 from gatepost.sandbox.launch import handled, landlock_version
 from tests.support.process import python_environment
 from tests.support.waiting import eventually
@@ -75,6 +75,14 @@ async def test_the_kernel_keeps_it_from_everything_else(
     assert b"ran" not in ended.out
     assert (tmp_path / "secret").exists()
     assert not (tmp_path / "made").exists()
+
+
+@pytest.mark.parametrize("keys", ["/etc/ssl/private", "/etc/pki/tls/private", "/etc/shadow"])
+def test_the_machines_own_keys_are_not_among_what_programs_read(keys: str) -> None:
+    """A server that runs as root could read them, and so could whatever it starts."""
+    open_ones = [Path(one) for one in (*ANSWERS, *SYSTEM)]
+
+    assert not [one for one in open_ones if Path(keys).is_relative_to(one)]
 
 
 @pytest.mark.skipif(landlock_version() < 4, reason="this kernel does not confine connections")

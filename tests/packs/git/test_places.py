@@ -89,3 +89,27 @@ def test_what_a_clone_leaves_is_removed_however_deep_it_is(tmp_path: Path) -> No
 
     assert kept == []
     assert not made.exists()
+
+
+def test_a_lock_that_a_killed_git_left_is_removed(agent: Worker) -> None:
+    """A minute later, as somebody may be at work by hand; until then git tells what is wrong."""
+    agent.call("git", args=["init", "held"])
+    git = agent.folder / "held/.git"
+    locks = [git / "index.lock", git / "refs/heads/topic/one.lock"]
+    locks[1].parent.mkdir()
+    for lock in locks:
+        lock.touch()
+    agent.call("fs_write_text", path="held/a.txt", text="x")
+    add = ["-C", "held", "add", "-A"]
+    held = agent.call("git", args=add)
+    for lock in locks:
+        os.utime(lock, (1, 1))
+    done = agent.call("git", args=add)
+
+    assert held.value["returncode"] == 128
+    assert (
+        "hint: A lock that a stopped command left is removed after a minute"
+        in (held.value["stderr"])
+    )
+    assert done.value["returncode"] == 0
+    assert [lock.exists() for lock in locks] == [False, False]

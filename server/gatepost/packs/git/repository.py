@@ -1,5 +1,7 @@
 """Looks at a repository before git does: whoever wrote into it must not steer git."""
 
+import contextlib
+import math
 import os
 import stat
 from collections.abc import Iterator
@@ -141,9 +143,13 @@ def emptied(folder: Path, keep: bool) -> None:
         folder.rmdir()
 
 
-def unlocked(git: Path, since: float) -> None:
-    """Remove the locks of a git that was killed: the next one would wait for it in vain."""
-    for folder in (git, git / "refs", git / "refs" / "heads"):
-        for lock in folder.glob("*.lock"):
-            if lock.lstat().st_mtime >= since:
-                lock.unlink(missing_ok=True)
+def unlocked(git: Path, since: float, until: float = math.inf) -> None:
+    """
+    Remove the locks that a git left which was killed: the next one would wait for it in vain.
+
+    No name of a branch ends in `.lock`.
+    """
+    for lock in (*git.glob("*.lock"), *(git / "refs").rglob("*.lock")):
+        with contextlib.suppress(FileNotFoundError):
+            if since <= lock.lstat().st_mtime <= until:
+                lock.unlink()

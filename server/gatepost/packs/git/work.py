@@ -29,6 +29,8 @@ from gatepost.tools.surroundings import Usage, Workspace
 AREA = "git"
 MEMORY_BYTES = 2_000_000_000
 LEFT_S = 3600
+STALE_S = 60.0
+"""The age of a lock that nobody holds any more."""
 LOOK_S = 1.0
 """Seconds between two looks at how much a running command has written; longer where they are."""
 
@@ -47,6 +49,9 @@ HINTS = {
     "Host key verification failed": (
         "The key of this host is not the known one, or none is known. An operator adds hosts to "
         "[packs.ssh] known_hosts."
+    ),
+    "Another git process seems to be running": (
+        "A lock that a stopped command left is removed after a minute. Try again then."
     ),
     "error: 302": "Redirects are not followed. Use the URL that the repository has now.",
     "error: 301": "Redirects are not followed. Use the URL that the repository has now.",
@@ -120,6 +125,11 @@ class _Run:
             # Somebody deletes it meanwhile, or a file stands where a folder should be.
             message = "What stands there is no folder, or is being changed. List it, and try again."
             raise ToolFailure("conflict", message, field="args") from None
+        if not self.plan.reads:
+            # A server that was killed takes its git along, and nobody tidies up. Nothing of ours
+            # writes at the same time; whoever works here by hand is done by then.
+            git, until = self.folder / repository.GIT, time.time() - STALE_S
+            await asyncio.to_thread(repository.unlocked, git, 0.0, until)
         remotes = self._remotes(configuration)
         room = await self._room()
         road = await road_to(self.ctx, remotes, self.ground) if remotes else Road()
