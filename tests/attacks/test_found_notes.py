@@ -14,6 +14,7 @@ from gatepost.packs.vault import lookup
 from gatepost.packs.vault.index import TABLES
 from gatepost.packs.vault.matter import merged, split
 from gatepost.packs.vault.note import Link
+from gatepost.packs.vault.query import query_of
 from tests.support.steps import steps
 
 AT_ONCE = 1_000
@@ -79,6 +80,24 @@ def test_names_made_to_be_compared_for_long_are_not(rows: sqlite3.Connection) ->
 
     assert lookup.similar(rows, target)
     assert steps(lambda: lookup.similar(rows, target)) < 1_000_000
+
+
+@pytest.mark.parametrize("text", ["a ", "# a\n", "| a | b |\n", "a" * 30 + " "])
+def test_a_word_that_a_note_has_very_often_is_shown_once(
+    rows: sqlite3.Connection, text: str
+) -> None:
+    """SQLite compared each place with all others, for hours, and the server could not end."""
+    number = _add(rows, "often", "often.md")
+    body = text * (900_000 // len(text))
+    rows.execute(
+        "INSERT INTO words (rowid, title, names, tags, body) VALUES (?, ?, ?, ?, ?)",
+        (number, "", "", "", body),
+    )
+    word = query_of(" ".join(f"{'a' * at}*" for at in range(1, 30)))
+    (hit,) = lookup.searched(rows, word, None, 20)[0]
+
+    assert "**a" in hit.snippet
+    assert len(hit.snippet) < 3_000
 
 
 SIGNS = {"return": "\r", "form feed": "\f", "next line": "\x85", "separator": "\u2028"}

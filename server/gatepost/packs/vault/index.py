@@ -12,6 +12,7 @@ from typing import TypeVar
 
 import msgspec
 
+from gatepost.packs.vault.excerpt import TOKENIZE
 from gatepost.packs.vault.names import is_note, key_of, name_of
 from gatepost.packs.vault.note import Note
 from gatepost.packs.vault.query import spaced
@@ -34,7 +35,7 @@ ROWS_AT_ONCE = 500
 SETTLED_S = 2.0
 """A file changed so shortly ago may change again within one tick of its clock, unseen."""
 
-TABLES = """
+TABLES = f"""
 CREATE TABLE files (
     id INTEGER PRIMARY KEY AUTOINCREMENT, path TEXT NOT NULL UNIQUE, stamp TEXT NOT NULL,
     changed INTEGER NOT NULL, name TEXT NOT NULL, is_note INTEGER NOT NULL, title TEXT NOT NULL,
@@ -53,7 +54,7 @@ CREATE TABLE links (
 CREATE INDEX links_by_name ON links (name);
 CREATE INDEX links_by_file ON links (file);
 CREATE VIRTUAL TABLE words USING fts5(
-    title, names, tags, body, tokenize = "porter unicode61 remove_diacritics 2"
+    title, names, tags, body, {TOKENIZE}
 );
 """
 GONE = tuple(

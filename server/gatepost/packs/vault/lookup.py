@@ -6,6 +6,7 @@ import sqlite3
 from collections.abc import Iterable, Sequence
 from typing import Any, NamedTuple
 
+from gatepost.packs.vault.excerpt import excerpts
 from gatepost.packs.vault.names import beside, chosen, is_note, key_of, name_of
 from gatepost.packs.vault.note import Link
 from gatepost.packs.vault.query import Query, unspaced
@@ -31,11 +32,11 @@ LINKING = (
 TAGGED = "SELECT file FROM tags WHERE key = ? OR (key >= ? AND key < ?)"
 # A word in a title says more of what a note is about than one in its text.
 FOUND = (
-    "SELECT files.path, files.title, words.rank AS rank, "
-    "snippet(words, 3, '**', '**', '…', 32) AS snippet "
+    "SELECT words.rowid, files.path, files.title, words.rank AS rank "
     "FROM words JOIN files ON files.id = words.rowid "
     "WHERE words MATCH ? AND rank MATCH 'bm25(10.0, 5.0, 5.0, 1.0)'"
 )
+BODY = "SELECT body FROM words WHERE rowid = ?"
 LISTED = "FROM files WHERE is_note AND path >= ? AND path < ?"
 
 
@@ -155,7 +156,7 @@ def searched(rows: Rows, query: Query, tag: str | None, limit: int) -> tuple[lis
     for every, expression in ((True, query.all), (False, query.any)):
         found = rows.execute(statement, (expression, *values, limit)).fetchall()
         if found or query.all == query.any:
-            return [_hit(row) for row in found], every
+            return _hits(rows, query, found), every
     return [], True
 
 
@@ -186,6 +187,11 @@ def _tagged(tag: str | None, column: str) -> tuple[str, tuple[str, ...]]:
     return f" AND {column} IN ({TAGGED})", (key, f"{key}/", f"{key}0")
 
 
-def _hit(row: tuple[str, str, float, str]) -> Hit:
-    path, title, rank, snippet = row
-    return Hit(path, title, unspaced(snippet).strip(), round(-rank, 3))
+def _hits(rows: Rows, query: Query, found: list[tuple[int, str, str, float]]) -> list[Hit]:
+    bodies = (rows.execute(BODY, (number,)).fetchone()[0] for number, *_ in found)
+    # A part of a note need not hold all of the words that the note holds.
+    shown = excerpts(query.any, bodies)
+    return [
+        Hit(path, title, unspaced(snippet).strip(), round(-rank, 3))
+        for (_, path, title, rank), snippet in zip(found, shown, strict=True)
+    ]

@@ -47,8 +47,9 @@ def query_of(text: str) -> Query:
             "and `-word` for what must not be there."
         )
         raise ToolFailure("validation", message, field="query")
-    without = "".join(f" NOT {term}" for term in unwanted[:MOST_TERMS])
-    wanted = wanted[:MOST_TERMS]
+    # Each word once: its places in a text are compared with those of every other.
+    without = "".join(f" NOT {term}" for term in [*dict.fromkeys(unwanted)][:MOST_TERMS])
+    wanted = [*dict.fromkeys(wanted)][:MOST_TERMS]
     return Query(
         f"({' AND '.join(wanted)}){without}",
         f"({' OR '.join(wanted)}){without}",
