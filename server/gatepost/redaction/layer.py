@@ -2,8 +2,10 @@
 
 import html
 import re
+from array import array
 from bisect import bisect_right
-from collections.abc import Callable
+from collections.abc import Iterable
+from itertools import accumulate, repeat
 
 import msgspec
 
@@ -17,15 +19,15 @@ ESCAPE = re.compile(
     rb"|&(?:\#[0-9]{1,7}|\#[xX][0-9A-Fa-f]{1,6}|[A-Za-z][A-Za-z0-9]{1,31});?)"
 )
 """Of URLs, of strings in JSON and programs, and of HTML."""
-WRAP = re.compile(rb"[\r\n]+[ \t\x0b\f]*")
+WRAP = re.compile(rb"([\r\n]+[ \t\x0b\f]*)")
 """A line break with the indentation that follows; base64 is often wrapped."""
 UNREAD = re.compile(rb"[\\%&\r\n]").search
 """Finds that a text has more than one reading."""
 MOST_REMEMBERED = 4096
+AT_ONCE = 50_000
+"""Matches that are looked for in one go, during which no other thread runs."""
 
 _NAMED = {b"b": b"\b", b"f": b"\f", b"n": b"\n", b"r": b"\r", b"t": b"\t"}
-
-Rewrite = Callable[["re.Match[bytes]"], bytes]
 
 
 class _Escapes(dict[bytes, bytes]):
@@ -55,15 +57,26 @@ def layers(text: bytes) -> list[bytes]:
     return found
 
 
+def parted(form: re.Pattern[bytes], text: bytes) -> list[bytes]:
+    """What stands between the matches of *form*, and each of them between its neighbours."""
+    found: list[bytes] = []
+    while len(pieces := form.split(text, AT_ONCE)) > 2 * AT_ONCE:
+        text = pieces.pop()
+        found += pieces
+    return found + pieces
+
+
 def unescaped(text: bytes) -> bytes:
     """The text with each escape undone once; all of it in C, since texts may be long."""
-    pieces = ESCAPE.split(text)
+    pieces = parted(ESCAPE, text)
     pieces[1::2] = map(_escapes.__getitem__, pieces[1::2])
     return b"".join(pieces)
 
 
 def unwrapped(text: bytes) -> bytes:
     """The text on one line."""
+    if text.count(b"\n") + text.count(b"\r") > AT_ONCE:
+        return b"".join(parted(WRAP, text)[::2])
     first, *others = text.splitlines() or [b""]
     return first + b"".join(map(bytes.lstrip, others))
 
@@ -77,37 +90,29 @@ def settled(text: bytes) -> list[bytes]:
 class Trace:
     """How one reading came of another: which bytes come from which."""
 
-    def __init__(self, text: bytes, form: re.Pattern[bytes], rewrite: Rewrite) -> None:
-        self._at: list[int] = []
-        self._from: list[tuple[int, int, bool]] = []
-        pieces: list[bytes] = []
-        position = written = 0
-        for found in form.finditer(text):
-            for piece, start, end, whole in (
-                (text[position : found.start()], position, found.start(), False),
-                (rewrite(found), found.start(), found.end(), True),
-            ):
-                if piece:
-                    self._at.append(written)
-                    self._from.append((start, end, whole and piece != text[start:end]))
-                    pieces.append(piece)
-                    written += len(piece)
-            position = found.end()
-        self._at.append(written)
-        self._from.append((position, len(text), False))
-        self.text = b"".join([*pieces, text[position:]])
+    def __init__(self, pieces: list[bytes], rewritten: Iterable[bytes]) -> None:
+        # Every other piece is an escape. Plain numbers: a text may be nothing but escapes.
+        self._from = array("q", accumulate(map(len, pieces), initial=0))
+        plain = pieces[:]
+        plain[1::2] = rewritten
+        self._same = bytearray(map(bytes.__eq__, pieces, plain))
+        self._at = array("q", accumulate(map(len, plain), initial=0))
+        self.text = b"".join(plain)
 
     def start(self, position: int) -> int:
         """Where the byte at *position* begins in the text before."""
         piece = bisect_right(self._at, position) - 1
-        start, _, whole = self._from[piece]
-        return start if whole else start + position - self._at[piece]
+        if piece == len(self._same):
+            return self._from[piece]
+        inside = position - self._at[piece] if self._same[piece] else 0
+        return self._from[piece] + inside
 
     def end(self, position: int) -> int:
         """Where what ends before *position* ends in the text before."""
         piece = bisect_right(self._at, position - 1) - 1
-        start, end, whole = self._from[piece]
-        return end if whole else start + position - self._at[piece]
+        if self._same[piece]:
+            return self._from[piece] + position - self._at[piece]
+        return self._from[piece + 1]
 
 
 class Reading(msgspec.Struct, frozen=True):
@@ -128,15 +133,13 @@ def readings(text: bytes) -> list[Reading]:
     found = [Reading(text)]
     for below in layers(text)[1:]:
         last = found[-1]
-        trace = Trace(last.text, ESCAPE, _plain)
+        pieces = parted(ESCAPE, last.text)
+        trace = Trace(pieces, map(_escapes.__getitem__, pieces[1::2]))
         if trace.text != below:
-            trace = Trace(last.text, WRAP, lambda _: b"")
+            pieces = parted(WRAP, last.text)
+            trace = Trace(pieces, repeat(b"", len(pieces) // 2))
         found.append(Reading(trace.text, (*last.traces, trace)))
     return found
-
-
-def _plain(found: "re.Match[bytes]") -> bytes:
-    return _escapes[found[0]]
 
 
 def _undone(escape: bytes) -> bytes:

@@ -9,6 +9,8 @@ import msgspec
 
 WINDOW_BYTES = 12
 """How much of an encoding the automaton knows; a hit is compared with the rest."""
+COMPARED_BYTES = 1_024
+"""So many are compared in the time that it takes to begin."""
 USUAL_DIGITS, MOST_DIGITS = 256, 4_096
 """
 How many base64 digits from a hit on are decoded: a text may consist of hits. The second where a
@@ -38,6 +40,8 @@ class Mark(Protocol):
     name: str
     doubt: int
     """What a hit costs that is none; 0 where a hit by chance is unlikely."""
+    effort: int
+    """What looking at any hit costs."""
 
     def at(self, text: bytes, position: int) -> Span | None:
         """What stands there, where the window was found at *position*; None: nothing of ours."""
@@ -47,11 +51,12 @@ class Literal:
     """One encoding of a secret, byte for byte."""
 
     doubt = 0
-    __slots__ = ("_left", "_offset", "_right", "_whole", "name", "window")
+    __slots__ = ("_left", "_offset", "_right", "_whole", "effort", "name", "window")
 
     def __init__(self, name: str, whole: bytes, *, left: bool = False, right: bool = False) -> None:
         self.name = name
         self._whole = whole
+        self.effort = _effort(whole)
         # Beside the hit is a base64 digit that holds bits of the secret and of its neighbour.
         self._left, self._right = left, right
         self._offset, self.window = _window(whole)
@@ -76,11 +81,12 @@ class Hex:
     """A secret in hexadecimal digits of any case; *window* is what is at *offset* of *whole*."""
 
     doubt = 0
-    __slots__ = ("_offset", "_whole", "name", "window")
+    __slots__ = ("_offset", "_whole", "effort", "name", "window")
 
     def __init__(self, name: str, whole: bytes, offset: int, window: bytes) -> None:
         self.name = name
         self._whole, self._offset, self.window = whole, offset, window
+        self.effort = _effort(whole)
 
     def at(self, text: bytes, position: int) -> Span | None:
         """See `Mark`."""
@@ -94,7 +100,7 @@ class Hex:
 class Shape:
     """A token of a well-known form, found by how it begins; *form* may have a group for it."""
 
-    doubt = 1
+    doubt, effort = 1, 1
     __slots__ = ("_match", "name", "window")
 
     def __init__(self, name: str, window: bytes, form: re.Pattern[bytes]) -> None:
@@ -130,7 +136,7 @@ class Credentials(Shape):
 class Enclosed:
     """A token of that form within a base64 text, *lead* bytes after where three bytes begin."""
 
-    doubt = 20
+    doubt, effort = 20, 1
     __slots__ = ("_lead", "_match", "_most", "name", "window")
 
     def __init__(
@@ -171,6 +177,10 @@ def base64_core(plain: bytes, lead: int) -> tuple[bytes, bool, bool]:
     digits = base64.b64encode(b"\0" * lead + plain)
     first, bits = lead and lead + 1, (lead + len(plain)) * 8
     return digits[first : bits // 6], lead > 0, bits % 6 > 0
+
+
+def _effort(whole: bytes) -> int:
+    return 1 + len(whole) // COMPARED_BYTES
 
 
 def _window(whole: bytes) -> tuple[int, bytes]:

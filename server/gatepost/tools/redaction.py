@@ -23,13 +23,18 @@ from gatepost.tools.client import (
     ProtocolError,
 )
 from gatepost.tools.fit import UNENCODABLE
-from gatepost.tools.secret import literals
+from gatepost.tools.secret import REFERENCE, literals
 
 MANY = 100
 """So many secrets are prepared for in a thread; each takes a fifth of a millisecond."""
 LONG_BYTES = 131_072
 """From where on an answer is searched in a thread: a few milliseconds, or a tenth of a second for
 one that was made to take long."""
+MOST_WRITTEN, MOST_WRITTEN_BYTES = 50, 65_536
+"""
+Secrets that one call may bring along, and how much of them: each is prepared for, and a caller that
+writes thousands of lines as its password wants the server to be busy.
+"""
 MOST_MADE = 1_000
 """Redactors that are kept; one that is needed again is made again."""
 
@@ -163,6 +168,8 @@ class Guard(msgspec.Struct, weakref=True):
     over: bool = False
     """Whether the call has ended; what it left running is about nobody in particular."""
     said: dict[str, Said] = {}
+    written: list[tuple[str, str]] | None = None
+    """What this call's caller wrote itself; found out once."""
     own: tuple[Redactor, Redactor] | None = None
     """The tenant's redactor, and the same with what this call's caller wrote itself."""
 
@@ -172,8 +179,30 @@ class Guard(msgspec.Struct, weakref=True):
         if not self.offer.secret_arguments:
             return redactor
         if self.own is None or self.own[0] is not redactor:
-            self.own = redactor, redactor.with_values(written(self.call, self.offer))
+            self.own = redactor, redactor.with_values(self._written())
         return self.own[1]
+
+    def arguments(self) -> Any:
+        """The call's arguments as the offer takes them; ToolFailure for what it does not take."""
+        self._written()
+        arguments = self.offer.check(self.call.arguments)
+        self.checked = True
+        return arguments
+
+    def _written(self) -> list[tuple[str, str]]:
+        if self.written is None:
+            self.written = written(self.call, self.offer) if self.offer.secret_arguments else []
+            size = sum(len(value.encode(errors="surrogatepass")) for _, value in self.written)
+            if size > MOST_WRITTEN_BYTES or len(self.written) > MOST_WRITTEN:
+                # Nothing of the call is looked at, so that there is nothing to be told.
+                self.written, self.checked = [], True
+                raise ToolFailure(
+                    "validation",
+                    f"The secrets in the arguments are too long: at most {MOST_WRITTEN_BYTES} "
+                    f"bytes are taken, and {MOST_WRITTEN} of them. Name a kept one: "
+                    f"`{REFERENCE}NAME`.",
+                )
+        return self.written
 
     async def told(self, outcome: Outcome) -> Outcome:
         """The outcome without secrets; others are served while a long one is searched."""
@@ -183,6 +212,8 @@ class Guard(msgspec.Struct, weakref=True):
     def promptly(self, outcome: Outcome) -> Outcome | None:
         """The same at once; None for one that is too long for that."""
         redactor = self.now()
+        if outcome.failure is not None and len(str(outcome.failure.message)) > LONG_BYTES:
+            return None
         if outcome.failure is None and _is_harmless(outcome, redactor):
             return outcome
         content = _encode(outcome.content)
@@ -218,9 +249,11 @@ class Guard(msgspec.Struct, weakref=True):
             return again
         return ToolFailure("validation", "The arguments are not what the schema allows.")
 
-    def error(self, error: BaseException) -> BaseException:
-        """What the call raised, as it may be told."""
+    async def error(self, error: BaseException) -> BaseException:
+        """What the call raised, as it may be told; others are served while that is found out."""
         if isinstance(error, ToolFailure) and not self.checked:
+            if len(self.call.arguments) > LONG_BYTES:
+                return await asyncio.to_thread(self._refusal, error)
             return self._refusal(error)
         return self.protocol_error(error) if isinstance(error, ProtocolError) else error
 

@@ -32,6 +32,8 @@ Next = Callable[[Call, Offer, Any], Awaitable[Outcome]]
 
 GRACE_S = 45.0
 """How long a call may outlive its caller's token: longer than most calls take, below a minute."""
+LONGEST_NAME = 8_192
+"""Of what a caller asks for; what is longer is not looked at, as it could take long."""
 FOREVER_S = 1e8
 """Three years; the loops' timers know no infinity."""
 
@@ -137,8 +139,7 @@ class Runner:
         if call.client is not NOBODY:
             call = replace(call, client=guard)
         try:
-            arguments = offer.check(call.arguments)
-            guard.checked = True
+            arguments = guard.arguments()
             outcome = await self._perform(call, offer, arguments)
             # In here, as these may be the first to find that an outcome cannot be told at all.
             clean = guard.promptly(outcome) or await guard.told(outcome)
@@ -151,18 +152,21 @@ class Runner:
         except OURS:
             raise
         except BaseException as error:  # noqa: BLE001 - an author's code may raise anything
-            outcome = outcome_of(guard.error(error), call, offer.timeout_s or self.timeout_s)
+            outcome = outcome_of(await guard.error(error), call, offer.timeout_s or self.timeout_s)
         finally:
             guard.over = True
             HERE.set(outer)
-        return fit(guard.outcome(outcome), offer, self.max_result_bytes)
+        clean = guard.promptly(outcome) or await guard.told(outcome)
+        return fit(clean, offer, self.max_result_bytes)
 
     def _allowed(self, call: Call) -> Offer:
         """What the call is for, which its caller may use."""
         try:
             offer = self.registry.offer(call.kind, call.name, call.caller)
         except Unknown as unknown:
-            unknown.name = self.redaction.clean(call.caller.tenant_id, unknown.name)
+            # Nothing is called by a long name, and half a secret would not be found in it.
+            name = unknown.name if len(unknown.name) <= LONGEST_NAME else ""
+            unknown.name = self.redaction.clean(call.caller.tenant_id, name)
             raise
         if offer.scopes:
             call.caller.require(offer.scopes)

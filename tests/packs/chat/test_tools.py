@@ -85,7 +85,7 @@ def test_a_channel_of_several_places_reaches_all_it_can(world: World) -> None:
 
 
 def test_a_channel_that_is_bound_to_hosts_is_refused(world: World) -> None:
-    """Nobody knows where it leads before it is opened, so it is not opened to find out."""
+    """Nobody knows before it is opened where it leads, so nothing is sent to find out."""
     worker = world.worker("rest", f"json://{world.web}/one")
     world.keeping.put(worker.tenant, "example.com", TEAM_CHAT_URL=f"json://{world.web}/one")
     world.hooks.came.clear()

@@ -1,0 +1,173 @@
+"""What was found by trying to keep the redactor busy, and to keep the server with it."""
+
+import asyncio
+import tracemalloc
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost import CallContext, Pack, Secret
+from gatepost.openapi.reading import DEPTH, Unreadable, canonical
+from gatepost.redaction import automaton
+from gatepost.redaction.automaton import Redactor
+from gatepost.redaction.document import cleaned
+from gatepost.redaction.layer import AT_ONCE, unwrapped
+from gatepost.tools.api import Call
+from gatepost.tools.redaction import LONG_BYTES, MOST_WRITTEN, MOST_WRITTEN_BYTES
+from gatepost.tools.registry import Registry
+from gatepost.tools.runner import Runner
+from tests.support.mcp import a_caller
+from tests.support.steps import steps
+
+KNOWN = Redactor({"KEY": "hunter2hunter2"})
+
+LITERALS = {
+    "one long": "a" * 20_000,
+    "many lines": "\n".join("a" * length for length in range(16, 400)),
+    "many texts": msgspec.json.encode(["a" * length for length in range(16, 400)]).decode(),
+    "base64 of itself": "YWFh" * 4_000,
+}
+
+
+@pytest.mark.parametrize("literal", LITERALS.values(), ids=LITERALS)
+def test_repeats_of_what_a_secret_is_made_of_cost_little(
+    literal: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A caller that writes a secret to be found everywhere gets nothing told, soon."""
+    monkeypatch.setattr(automaton, "EFFORT", 4_000)
+    redactor = KNOWN.with_values([("TOKEN", literal)])
+    text = literal[-6:-2] * 4_000
+    found: list[bytes] = []
+    taken = steps(lambda: found.append(redactor.clean(text).encode()))
+    assert taken < 60_000
+    assert found == [b"[REDACTED:TOKEN]"]
+
+
+def test_what_costs_too_much_is_still_valid_json(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A document that is withheld keeps its form."""
+    monkeypatch.setattr(automaton, "EFFORT", 1_000)
+    redactor = KNOWN.with_values([("TOKEN", "a" * 4_000)])
+    clean = cleaned(msgspec.json.encode({"rows": ["a" * 5_000, 1, None], "b": "c"}), redactor)
+    assert clean is not None
+    assert msgspec.json.decode(clean)["[REDACTED:TOKEN]"]
+
+
+def test_an_ordinary_long_text_is_not_withheld() -> None:
+    """What takes effort is an attack: a log that names a secret in each of its lines is told."""
+    line = "2026-01-01 connect with hunter2hunter2 as user\n"
+    clean = KNOWN.clean(line * 20_000)
+    assert clean == line.replace("hunter2hunter2", "[REDACTED:KEY]") * 20_000
+
+
+SECRET_WITHIN = {
+    "escapes": b"%41" * 100_000 + b"hunter2%68unter2",
+    "breaks": b"\n" * (2 * AT_ONCE) + b"hunter2hun\nter2",
+    "more breaks than one go": b"x\r\n" * (AT_ONCE + 10) + b"hunter2\n  hunter2 z",
+}
+
+
+@pytest.mark.parametrize("text", SECRET_WITHIN.values(), ids=SECRET_WITHIN)
+def test_a_secret_behind_more_escapes_than_one_go_takes_is_found(text: bytes) -> None:
+    """Where the work is done in parts, what follows is read as before, in little memory."""
+    tracemalloc.start()
+    try:
+        found = KNOWN.spans(text)
+        assert tracemalloc.get_traced_memory()[1] < 120 * len(text)
+    finally:
+        tracemalloc.stop()
+    assert [span.name for span in found] == ["KEY"]
+    assert b"unter2" not in automaton.replaced(text, found)
+
+
+def test_breaks_read_the_same_in_parts() -> None:
+    """One line is made of many, however it is done."""
+    lines = [b"a", b" \t b ", b"", b"\x0b\x0cc ", b" "]
+    for end in (b"\n", b"\r\n", b"\r"):
+        text = end.join(lines * AT_ONCE)
+        assert unwrapped(text) == unwrapped(end.join(lines)) * AT_ONCE
+
+
+def _runner(seen: list[str]) -> Runner:
+    pack = Pack("doors")
+
+    @pack.tool()
+    async def door(ctx: CallContext, token: Secret, text: str, others: list[Secret] = []) -> str:  # noqa: B006
+        """Answer the text."""
+        seen.append(text)
+        return text
+
+    def context(call: Call) -> Any:
+        return None
+
+    return Runner(Registry(pack.tools.values()), context_for=context)
+
+
+def _asked(runner: Runner, name: str = "door", **arguments: Any) -> str:
+    call = Call(
+        caller=a_caller(), name=name, arguments=msgspec.json.encode(arguments), request_id="r"
+    )
+    outcome = asyncio.run(runner.run(call))
+    if outcome.failure is not None:
+        return f"{outcome.failure.kind}: {outcome.failure.message}"
+    return str(outcome.content[0]["text"])
+
+
+TOO_MUCH: dict[str, dict[str, Any]] = {
+    "one that is too long": {"token": "x" * (MOST_WRITTEN_BYTES + 1), "text": "t"},
+    "too many": {"token": "t", "text": "t", "others": [f"value{n}" for n in range(MOST_WRITTEN)]},
+    "too long where it is wrong": {"token": {"no": ["x" * MOST_WRITTEN_BYTES, "y"]}, "text": 1},
+}
+
+
+@pytest.mark.parametrize("arguments", TOO_MUCH.values(), ids=TOO_MUCH)
+def test_more_secrets_than_a_call_may_bring_are_refused(arguments: dict[str, Any]) -> None:
+    """Nothing runs, and the refusal says none of it."""
+    seen: list[str] = []
+    told = _asked(_runner(seen), **arguments)
+    assert told.startswith("validation: The secrets in the arguments are too long")
+    assert "xx" not in told
+    assert "value" not in told
+    assert not seen
+
+
+def test_as_many_as_it_may_bring_are_kept_out() -> None:
+    """The limits are no way around."""
+    values = [f"value-number-{n}" for n in range(MOST_WRITTEN - 1)]
+    told = _asked(_runner([]), token="t" * 60_000, text=" ".join(values), others=values)
+    assert told == " ".join(["[REDACTED:OTHERS]"] * len(values))
+
+
+def test_wrong_arguments_of_any_length_are_told_without_secrets() -> None:
+    """What is searched aside from the loop is searched as well."""
+    told = _asked(_runner([]), token="s3cretvalue", text={"s3cretvalue": "y" * LONG_BYTES})
+    assert told.startswith("validation: ")
+    assert "s3cretvalue" not in told
+
+
+DEEP = {
+    "brackets in a text": b'{"a": "' + b"[" * (DEPTH * 2) + b'"}',
+    "an escaped quotation mark": b'{"a": "\\"' + b"[" * (DEPTH * 2) + b'\\\\"}',
+    "an escaped backslash at the end": b'{"a": "\\\\", "b": "' + b"{" * (DEPTH * 2) + b'"}',
+    "many, side by side": b'{"a": [' + b"[]," * 100_000 + b"[]]}",
+}
+
+
+@pytest.mark.parametrize("data", DEEP.values(), ids=DEEP)
+def test_what_only_looks_deep_is_read(data: bytes) -> None:
+    """Brackets in texts are no levels of a description."""
+    assert msgspec.json.decode(canonical(data)) == msgspec.json.decode(data)
+
+
+TOO_DEEP = {
+    "lists": b'{"a": ' + b"[" * DEPTH + b"]" * DEPTH + b"}",
+    "behind many others": b'{"a": [' + b"[]," * 100_000 + b"[" * DEPTH + b"]" * DEPTH + b"]}",
+    "behind an escape": b'{"a": "\\\\", "b": ' + b'{"c":' * DEPTH + b"1" + b"}" * DEPTH + b"}",
+}
+
+
+@pytest.mark.parametrize("data", TOO_DEEP.values(), ids=TOO_DEEP)
+def test_what_is_too_deep_is_refused(data: bytes) -> None:
+    """Wherever it stands in a description."""
+    with pytest.raises(Unreadable, match="deeper"):
+        canonical(data)
