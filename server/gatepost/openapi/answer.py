@@ -11,6 +11,8 @@ from gatepost.openapi.operation import is_json
 
 READ_BYTES = 4_000_000
 """Read of an answer at most; JSON is cut where it stays valid, so it is read beyond the limit."""
+PROMPT_BYTES = 100_000
+"""Longer ones are shown aside from the loop: one of many levels takes long to be shortened."""
 DEPTH = 60
 LEAST = 4
 """Bytes that a part takes at least once it is shortened: those of `null`."""
