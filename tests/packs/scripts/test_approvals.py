@@ -283,7 +283,7 @@ def test_what_is_different_from_what_was_approved_is_shown(
     show(Script("mine", (OTHER + "# \x9b31m\r\u2067").encode(), "workspace"), before, "acme")
 
     shown = capsys.readouterr().out
-    assert "-  return 'one'\n+  return 'other'\n+# \\x9b31m\n+\\u2067\n" in shown
+    assert "-  return 'one'\n-\n+  return 'other'\n+# \\x9b31m\\r\\u2067\n" in shown
 
 
 def test_bytes_that_nobody_can_read_are_not_shown_for_approval() -> None:
