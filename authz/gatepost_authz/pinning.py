@@ -12,6 +12,7 @@ import httpcore2
 import httpx2
 
 from gatepost_authz.addresses import USUAL_PORTS, is_loopback_host, is_public, literal
+from gatepost_authz.head import Measured, awaited
 from gatepost_authz.reach import IssuerReach, Reach
 from gatepost_authz.tunnel import Tunnel
 
@@ -135,10 +136,10 @@ class PinnedBackend(httpcore2.AsyncNetworkBackend):
         if self._tunnel is not None and is_public(ip_address(address)):
             try:
                 async with asyncio.timeout(timeout):
-                    return await self._tunnel.connect(address, port)
+                    return Measured(await self._tunnel.connect(address, port))
             except TimeoutError as error:
                 raise httpcore2.ConnectTimeout("no tunnel") from error
-        return await self._network.connect_tcp(address, port, timeout)
+        return Measured(await self._network.connect_tcp(address, port, timeout))
 
     async def _addresses(self, host: str, port: int) -> Sequence[str]:
         spelt = literal(host)
@@ -234,7 +235,8 @@ class GuardedTransport(httpx2.AsyncBaseTransport):
             extensions=request.extensions,
         )
         try:
-            answer = await pool.handle_async_request(sent)
+            with awaited():
+                answer = await pool.handle_async_request(sent)
         except CORE_ERRORS as error:
             raise translated(error) from error
         return httpx2.Response(

@@ -78,7 +78,9 @@ class Lending:
             raise ToolFailure("validation", message, field=field)
         held = await opened(self._secrets, tenant, name, field)
         if held is None:
-            raise await missing(self._secrets, tenant, name, field)
+            raise await missing(
+                self._secrets, tenant, name, field, binds=to is not None and not fixed
+            )
         place = None if to is None else self._place(to, name, field)
         told = {"tenant": tenant, "secret": name, "host": place, "request_id": ctx.request_id}
         if reason := withheld(held, tenant, name, place, fixed=fixed):
@@ -186,12 +188,18 @@ def withheld(held: Held, tenant: str, name: str, place: str | None, *, fixed: bo
     )
 
 
-async def missing(secrets: Secrets, tenant: str, name: str, field: str) -> ToolFailure:
-    """What an agent is told that named a secret which this tenant does not have."""
+async def missing(
+    secrets: Secrets, tenant: str, name: str, field: str, *, binds: bool
+) -> ToolFailure:
+    """
+    What an agent is told that named a secret which this tenant does not have; *binds*: it would
+    have to be bound to a host to be of use.
+    """
     near = difflib.get_close_matches(name, await secrets.names(tenant), n=3)
     meant = f" Did you mean {' or '.join(near)}?" if near else ""
     message = (
         f"There is no secret {name} here.{meant} "
         f"An operator sets it: gatepost secrets set {name} --tenant {tenant}"
+        f"{' --host HOST' if binds else ''}"
     )
     return ToolFailure("not_found", message, field=field)

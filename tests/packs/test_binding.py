@@ -106,6 +106,7 @@ ATTEMPTS = {
     # name: (secret, base URL, what is told; None: it is sent)
     "where it belongs": ("BOUND", "http://HOME/api/v4", None),
     "as some write it": ("BOUND", "HTTP://HOME", None),
+    "none at all": ("MISSING", "http://THIEF", "secrets set MISSING --tenant TENANT --host HOST"),
     "another host": ("BOUND", "http://THIEF/api/v4", "is bound to HOME and is not sent to THIEF"),
     "bound to another": ("ASTRAY", "http://HOME", "is bound to gitlab.com and is not sent to HOME"),
     "bound to none": ("LOOSE", "http://HOME", "bind LOOSE --tenant TENANT --host HOME"),
@@ -178,7 +179,7 @@ def judge(
         assert failure is None
     else:
         assert filled(says, world).replace("TENANT", worker.tenant) in str(failure)
-        assert kind in (None, "denied", "validation")
+        assert kind in (None, "denied", "validation", "not_found")
         assert TOKEN not in str(failure)
     assert world.thief.asked == []
 

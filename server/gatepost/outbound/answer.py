@@ -1,5 +1,6 @@
 """What is read: never more than was asked for, however small it was packed."""
 
+import asyncio
 import zlib
 from typing import Any
 
@@ -10,6 +11,13 @@ from gatepost.tools.surroundings import Reply
 
 OVERHEAD_BYTES = 1_000_000
 """How much longer than its content a packed body may be before it is given up."""
+
+MOST_PARTS = 200_000
+PARTS_AT_ONCE = 32
+"""
+A body may come as chunks of one byte, each of which takes longer to read than a kilobyte: so many
+are read before others have their turn.
+"""
 
 
 class Unpacker:
@@ -57,12 +65,15 @@ async def read(answer: httpx2.Response, *, url: str, host: str, max_bytes: int) 
     """The answer with at most *max_bytes* of its body; ToolFailure when it cannot be unpacked."""
     unpacker = Unpacker(_coding(answer, host))
     body = bytearray()
-    received, truncated = 0, False
+    received, parts, truncated = 0, 0, False
     try:
         async for part in answer.aiter_raw():
-            received += len(part)
+            received, parts = received + len(part), parts + 1
+            if parts % PARTS_AT_ONCE == 0:
+                await asyncio.sleep(0)
             body += unpacker.unpack(part, max_bytes + 1 - len(body))
-            if len(body) > max_bytes or received > max_bytes + OVERHEAD_BYTES:
+            longest = received > max_bytes + OVERHEAD_BYTES or parts > MOST_PARTS
+            if len(body) > max_bytes or longest:
                 truncated = True
                 break
     except zlib.error:

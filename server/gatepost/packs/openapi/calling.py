@@ -1,11 +1,12 @@
 """Calls operations: `openapi_call`."""
 
+import asyncio
 from typing import Annotated, Any, NamedTuple
 
 from pydantic import BaseModel, Field
 
 from gatepost.openapi.address import Nowhere, base_url, operation_base
-from gatepost.openapi.answer import READ_BYTES, shown_body, shown_headers
+from gatepost.openapi.answer import PROMPT_BYTES, READ_BYTES, shown_body, shown_headers
 from gatepost.openapi.operation import Operation
 from gatepost.openapi.request import (
     Given,
@@ -99,6 +100,8 @@ async def openapi_call(  # noqa: PLR0913  # its page has so many
     options["max_bytes"] = max(READ_BYTES, max_response_bytes)
     options["redirects"] = REDIRECTS if operation.entry.method in READS else 0
     reply = await ctx.http.send(operation.entry.method, url, **options)
+    if len(reply.body) > PROMPT_BYTES:
+        return await asyncio.to_thread(_answered, reply, max_response_bytes)
     return _answered(reply, max_response_bytes)
 
 

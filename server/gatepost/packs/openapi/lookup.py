@@ -9,6 +9,10 @@ from gatepost.tools.api import ToolFailure
 
 SHOWN = 5
 MOST_COMPARED = 2_000
+MOST_LIKE = 40
+"""Templates that are compared letter by letter, which takes longest for those made for it."""
+LONGEST = 200
+CUTOFF = 0.7
 
 
 async def described(
@@ -17,7 +21,8 @@ async def described(
     """The operation of that path and method; ToolFailure names what comes near, and who *shows*."""
     entry = document.entry(path, method)
     if entry is None:
-        raise _unknown(document, path, method, api, shows)
+        # Aside from the loop: whoever wrote the templates may have made them hard to compare.
+        raise await asyncio.to_thread(_unknown, document, path, method, api, shows)
     try:
         return await asyncio.to_thread(read_operation, document, entry)
     except Unresolvable as error:
@@ -44,7 +49,20 @@ def _near(entries: tuple[Entry, ...], path: str) -> list[str]:
     steps = path.split("/")
     templates = list(dict.fromkeys(entry.path for entry in entries))[:MOST_COMPARED]
     filled = [template for template in templates if _fills(steps, template.split("/"))]
-    return filled[:SHOWN] or difflib.get_close_matches(path, templates, n=SHOWN, cutoff=0.7)
+    return filled[:SHOWN] or _alike(path, templates)
+
+
+def _alike(path: str, templates: list[str]) -> list[str]:
+    matcher = difflib.SequenceMatcher(b=path[:LONGEST])
+    ranked: list[tuple[float, str]] = []
+    for template in templates:
+        if len(template) <= LONGEST:
+            matcher.set_seq1(template)
+            if matcher.real_quick_ratio() >= CUTOFF and (rank := matcher.quick_ratio()) >= CUTOFF:
+                ranked.append((rank, template))
+    # The same letters first: by far not all of them have to be compared one by one.
+    likely = [template for _, template in sorted(ranked, reverse=True)[:MOST_LIKE]]
+    return difflib.get_close_matches(path[:LONGEST], likely, n=SHOWN, cutoff=CUTOFF)
 
 
 def _fills(steps: list[str], template: list[str]) -> bool:

@@ -1,5 +1,6 @@
 """Makes a tool of each operation of the descriptions that the configuration names."""
 
+import asyncio
 import base64
 from collections.abc import Callable, Iterator, Mapping
 from fnmatch import fnmatchcase
@@ -9,7 +10,7 @@ from typing import Any
 import msgspec
 
 from gatepost.openapi.address import Nowhere, base_url, operation_base, origin_of
-from gatepost.openapi.answer import READ_BYTES, shown_body
+from gatepost.openapi.answer import PROMPT_BYTES, READ_BYTES, shown_body
 from gatepost.openapi.arguments import Arguments, arguments_of
 from gatepost.openapi.document import Document, Entry, Unresolvable
 from gatepost.openapi.naming import tool_names
@@ -175,6 +176,8 @@ class Offered:
         reply = await ctx.http.send(entry.method, url, **options)
         if not 200 <= reply.status < 300:
             raise refusal_of(reply, f"{entry.method} {entry.path}")
+        if len(reply.body) > PROMPT_BYTES:
+            return await asyncio.to_thread(self._outcome, reply)
         return self._outcome(reply)
 
     def _outcome(self, reply: Reply) -> Outcome:

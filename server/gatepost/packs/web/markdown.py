@@ -138,7 +138,11 @@ class Writer:
 
     def _mark(self, name: str, attributes: Mapping[str, str]) -> None:
         same = {mark.name for mark in self._marks}
-        if name == "a" and (target := self.absolute(attributes.get("href", ""))):
+        if name == "a":
+            # Within another there is none in Markdown, and a page may open hundreds.
+            target = "" if name in same else self.absolute(attributes.get("href", ""))
+            if not target:
+                return
             here = target.partition("#")[0] == self._here
             self._marks.append(Mark(name, len(self._line), "" if here else target))
         elif name in MARKS and MARKS[name] not in {MARKS.get(other) for other in same}:

@@ -1,0 +1,79 @@
+"""What comes before an answer: bounded, and read in small steps."""
+
+import asyncio
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from contextvars import ContextVar
+from typing import Any
+
+import httpcore2
+
+HEAD_BYTES = 262_144
+"""
+Of one answer's head, with all that comes before it. HTTP takes interim answers (RFC 9110 section
+15.2) without an end, and each of them costs more to read than to send.
+"""
+STEP_BYTES = 4_096
+"""How much of it is read in one go; others have their turn in between."""
+
+
+class Room:
+    """What is left for the head of one answer."""
+
+    def __init__(self) -> None:
+        self.left = HEAD_BYTES
+
+
+_ROOM: ContextVar[Room | None] = ContextVar("gatepost_head", default=None)
+"""Set while a request is sent and the head of its answer awaited."""
+
+
+@contextmanager
+def awaited() -> Iterator[None]:
+    """The time in which a head is read, by this task."""
+    token = _ROOM.set(Room())
+    try:
+        yield
+    finally:
+        _ROOM.reset(token)
+
+
+class Measured(httpcore2.AsyncNetworkStream):
+    """A connection whose other side may not keep its reader busy before it answers."""
+
+    def __init__(self, stream: httpcore2.AsyncNetworkStream) -> None:
+        self._stream = stream
+
+    async def read(self, max_bytes: int, timeout: float | None = None) -> bytes:
+        """See httpcore2; RemoteProtocolError where a head does not end."""
+        room = _ROOM.get()
+        if room is None:
+            return await self._stream.read(max_bytes, timeout)
+        data = await self._stream.read(min(max_bytes, STEP_BYTES), timeout)
+        room.left -= len(data)
+        if room.left < 0:
+            raise httpcore2.RemoteProtocolError("the head of the answer does not end")
+        await asyncio.sleep(0)
+        return data
+
+    async def write(self, buffer: bytes, timeout: float | None = None) -> None:
+        """See httpcore2."""
+        await self._stream.write(buffer, timeout)
+
+    async def aclose(self) -> None:
+        """See httpcore2."""
+        await self._stream.aclose()
+
+    async def start_tls(
+        self,
+        ssl_context: ssl.SSLContext,
+        server_hostname: str | None = None,
+        timeout: float | None = None,
+    ) -> httpcore2.AsyncNetworkStream:
+        """See httpcore2."""
+        return Measured(await self._stream.start_tls(ssl_context, server_hostname, timeout))
+
+    def get_extra_info(self, info: str) -> Any:
+        """See httpcore2."""
+        return self._stream.get_extra_info(info)
