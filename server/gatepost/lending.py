@@ -8,7 +8,9 @@ import msgspec
 import structlog
 
 from gatepost.outbound.client import Client
+from gatepost.outbound.request import plain
 from gatepost.packs.settings import Packs
+from gatepost.secrets.binding import Held, destination
 from gatepost.secrets.grammar import INNER_NAME, NAME, SecretRefused
 from gatepost.secrets.shelf import Secrets
 from gatepost.secrets.vault import Unreadable
@@ -65,18 +67,34 @@ class Lending:
         """See `Kit`."""
         return Drawer(self._secrets, ctx.caller.tenant_id)
 
-    async def secret(self, ctx: CallContext, name: str, field: str) -> str:
+    async def secret(
+        self, ctx: CallContext, name: str, field: str, *, to: str | None, fixed: bool
+    ) -> str:
         """See `Kit`."""
         tenant = ctx.caller.tenant_id
         if not NAME.fullmatch(name):
             # Not repeated: it could be the secret itself, behind the word of a reference.
             message = "That is no name of a secret; one looks like API_KEY: secret:API_KEY."
             raise ToolFailure("validation", message, field=field)
-        value = await opened(self._secrets, tenant, name, field)
-        if value is None:
-            raise await missing(self._secrets, tenant, name, field)
-        log.info("secret_used", tenant=tenant, secret=name, request_id=ctx.request_id)
-        return value
+        held = await opened(self._secrets, tenant, name, field)
+        if held is None:
+            raise await missing(
+                self._secrets, tenant, name, field, binds=to is not None and not fixed
+            )
+        place = None if to is None else self._place(to, name, field)
+        told = {"tenant": tenant, "secret": name, "host": place, "request_id": ctx.request_id}
+        if reason := withheld(held, tenant, name, place, fixed=fixed):
+            log.warning("secret_withheld", **told)
+            raise ToolFailure("denied", reason, field=field)
+        log.info("secret_used", **told)
+        return held.value
+
+    def _place(self, url: str, name: str, field: str) -> str:
+        try:
+            return destination(plain(url), self._outbound.reach)
+        except ValueError as problem:
+            message = f"The secret {name} is not sent to that URL: {problem}."
+            raise ToolFailure("denied", message, field=field) from None
 
     async def call(self, ctx: CallContext, name: str, arguments: Mapping[str, Any]) -> Outcome:
         """See `Kit`."""
@@ -118,7 +136,8 @@ class Drawer:
 
     async def get(self, name: str) -> str | None:
         """See `Sealed`."""
-        return await opened(self._secrets, self._tenant, inner(name))
+        held = await opened(self._secrets, self._tenant, inner(name))
+        return None if held is None else held.value
 
     async def delete(self, name: str) -> bool:
         """See `Sealed`."""
@@ -132,8 +151,8 @@ def inner(name: str) -> str:
     return name
 
 
-async def opened(secrets: Secrets, tenant: str, name: str, field: str | None = None) -> str | None:
-    """A secret's value; ToolFailure when it cannot be opened."""
+async def opened(secrets: Secrets, tenant: str, name: str, field: str | None = None) -> Held | None:
+    """A secret with its hosts; ToolFailure when it cannot be opened."""
     try:
         return await secrets.value(tenant, name)
     except Unreadable:
@@ -144,12 +163,43 @@ async def opened(secrets: Secrets, tenant: str, name: str, field: str | None = N
         raise ToolFailure("internal", message, field=field) from None
 
 
-async def missing(secrets: Secrets, tenant: str, name: str, field: str) -> ToolFailure:
-    """What an agent is told that named a secret which this tenant does not have."""
+def withheld(held: Held, tenant: str, name: str, place: str | None, *, fixed: bool) -> str | None:
+    """Why a secret is not sent to *place*, in words for an agent; None when it is."""
+    bound = " and ".join(held.hosts)
+    if place is None:
+        if not held.hosts:
+            return None
+        return (
+            f"The secret {name} is bound to {bound}, and it cannot be told where this tool would "
+            "send it. An operator sets another one for it, without --host."
+        )
+    if place in held.hosts or (fixed and not held.hosts):
+        return None
+    command = f"gatepost secrets bind {name} --tenant {tenant} --host"
+    if held.hosts:
+        # Which host to add is for the operator to know: this one may be an attacker's wish.
+        return (
+            f"The secret {name} is bound to {bound} and is not sent to {place}. Call it there. "
+            f"Only an operator can bind it to other hosts: {command} HOST"
+        )
+    return (
+        f"The secret {name} is bound to no host, so it is not sent to one that a caller chooses. "
+        f"If {place} is the server it was made for, an operator binds it: {command} {place}"
+    )
+
+
+async def missing(
+    secrets: Secrets, tenant: str, name: str, field: str, *, binds: bool
+) -> ToolFailure:
+    """
+    What an agent is told that named a secret which this tenant does not have; *binds*: it would
+    have to be bound to a host to be of use.
+    """
     near = difflib.get_close_matches(name, await secrets.names(tenant), n=3)
     meant = f" Did you mean {' or '.join(near)}?" if near else ""
     message = (
         f"There is no secret {name} here.{meant} "
         f"An operator sets it: gatepost secrets set {name} --tenant {tenant}"
+        f"{' --host HOST' if binds else ''}"
     )
     return ToolFailure("not_found", message, field=field)

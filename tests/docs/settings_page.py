@@ -4,6 +4,7 @@ import ast
 import inspect
 import textwrap
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, get_args, get_type_hints
 
@@ -32,6 +33,7 @@ This page is written from the docstrings in the source, and a test holds the two
 """
 
 
+@cache
 def meanings(struct: type[msgspec.Struct]) -> dict[str, str]:
     """Field = the docstring under it, joined to one line."""
     tree = ast.parse(textwrap.dedent(inspect.getsource(struct)))

@@ -62,15 +62,47 @@ def test_a_secret_from_its_setting_to_its_end(premises: Premises) -> None:
         premises.run("secrets", "list", "--tenant", "acme"),
     ]
 
-    assert outputs[0] == (0, "The secret API_KEY of the tenant acme is set.\n", "")
+    assert outputs[0] == (
+        0,
+        "The secret API_KEY of the tenant acme is set, bound to no host.\n",
+        "",
+    )
     heading, row = outputs[1].out.splitlines()
-    assert heading.split() == ["NAME", "SET", "KEY"]
+    assert heading.split() == ["NAME", "SET", "KEY", "HOSTS"]
     assert row.split()[0] == "API_KEY"
     assert outputs[2].code == 0
     assert outputs[3].out == "The tenant globex has no secrets.\n"
     assert outputs[4].out == "The secret API_KEY of the tenant acme is deleted.\n"
     assert outputs[5].out == "The tenant acme has no secrets.\n"
     assert VALUE not in "".join(one.out + one.err for one in outputs)
+
+
+def test_an_operator_binds_and_lists(premises: Premises) -> None:
+    """With the value, or later without it; what is told names hosts and no value."""
+    tenant = ("--tenant", "acme")
+    done = [
+        premises.run(
+            "secrets", "set", "A_KEY", *tenant, "--host", "GitLab.com", "--host", "a.example:8443",
+            typed=VALUE,
+        ),
+        premises.run("secrets", "set", "A_KEY", *tenant, typed=VALUE + "2"),
+        premises.run("secrets", "bind", "A_KEY", *tenant, "--host", "b.example"),
+        premises.run("secrets", "list", *tenant),
+        premises.run("secrets", "bind", "A_KEY", *tenant),
+        premises.run("secrets", "bind", "A_KAY", *tenant),
+        premises.run("secrets", "bind", "A_KEY", *tenant, "--host", "*.example"),
+        premises.run("secrets", "set", "A_KEY", *tenant, "--host", "b.example/x", typed=VALUE),
+    ]  # fmt: skip
+
+    both = "The secret A_KEY of the tenant acme is set, bound to gitlab.com, a.example:8443.\n"
+    assert [one.out for one in done[:2]] == [both, both]
+    assert done[2].out == "The secret A_KEY of the tenant acme is bound to b.example.\n"
+    assert done[3].out.splitlines()[1].split()[-1] == "b.example"
+    assert done[4].out == "The secret A_KEY of the tenant acme is bound to no host.\n"
+    assert "has no secret A_KAY. Did you mean A_KEY?" in done[5].err
+    assert all("write each by its own name" in one.err for one in done[6:])
+    assert [one.code for one in done] == [0, 0, 0, 0, 0, 1, 1, 1]
+    assert VALUE not in "".join(one.out + one.err for one in done)
 
 
 def shown(terminal: int, ending: bytes | None) -> bytes:
@@ -121,7 +153,7 @@ def test_at_a_terminal_the_value_is_asked_for_and_not_shown(premises: Premises) 
 
     assert code == 0, seen
     assert "Value of API_KEY:" in seen
-    assert "is set." in seen
+    assert "is set, bound to no host." in seen
     assert VALUE not in seen
 
 

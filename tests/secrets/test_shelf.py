@@ -8,6 +8,7 @@ import pytest
 
 from gatepost.keyring import KeyRing, create, rotate
 from gatepost.secrets import shelf
+from gatepost.secrets.binding import Held
 from gatepost.secrets.grammar import SecretRefused
 from gatepost.secrets.shelf import FRESH_S, GONE_S, IDLE_S, RETRY_S, Secrets
 from gatepost.secrets.vault import Unreadable, Vault
@@ -114,7 +115,7 @@ async def test_a_change_nobody_told_of_is_found_in_the_end(
 ) -> None:
     """Whoever made it may have died between the two."""
     await known(secrets)
-    sealed = elsewhere._sealed("acme", "KEY", ONE)
+    sealed = elsewhere._sealed("acme", "KEY", Held(ONE))
     await records.of("acme").entries("secrets").put("KEY", sealed, now=0.0)
     clock.now += FRESH_S - 1
     assert await known(secrets) == {}
@@ -130,7 +131,7 @@ async def test_a_secret_that_is_asked_for_is_always_read(
     assert await known(secrets) == {}
     await elsewhere.put("acme", "KEY", ONE)
 
-    assert await secrets.value("acme", "KEY") == ONE
+    assert await secrets.value("acme", "KEY") == Held(ONE)
     assert told(secrets, "acme") == {"KEY": ONE}
     assert await secrets.value("globex", "KEY") is None
 
@@ -175,7 +176,7 @@ async def test_an_older_reading_never_hides_what_a_tool_has(
     asking = asyncio.create_task(secrets.value("acme", "KEY"))
     go_on.set()
 
-    assert await asking == ONE
+    assert await asking == Held(ONE)
     assert told(secrets, "acme") == {"KEY": ONE}
     assert beside_keys((await loading).values) == {}
 
@@ -189,7 +190,7 @@ async def test_tenants_never_meet(secrets: Secrets, vault: Vault) -> None:
         {"KEY": ONE},
         {"KEY": TWO},
     )
-    assert await secrets.value("globex", "KEY") == TWO
+    assert await secrets.value("globex", "KEY") == Held(TWO)
     assert told(secrets, "initech") == {}
     assert told(secrets, None) == {}
 
@@ -293,7 +294,7 @@ async def test_what_a_pack_keeps_is_a_secret_of_the_tenant(
 
     assert told(secrets, "acme") == {"openapi_shop": "abc"}
     assert await known(other) == {"openapi_shop": "abc"}
-    assert await other.value("acme", "openapi_shop") == "abc"
+    assert await other.value("acme", "openapi_shop") == Held("abc")
     assert await other.names("acme") == []
     for value in ("", "x" * 65_537):
         with pytest.raises(SecretRefused):

@@ -10,6 +10,7 @@ from pathlib import Path
 from urllib.parse import urlsplit
 
 import pytest
+from structlog.testing import capture_logs
 
 from tests.packs.office import Protocol, Worker
 from tests.secrets.premises import Premises
@@ -164,14 +165,17 @@ def test_use_is_logged_by_name(town: Town) -> None:
     """Which secret a call used, and never what it is."""
     name = town.fresh()
     town.premises.set(name, VALUE, "acme")
-    worker = town.worker("acme")
-    with_log = len(town.logs())
-    worker.call("unlock", token=f"secret:{name}")
-    worker.call("unlock", token=VALUE)
-    worker.call("unlock", token=[VALUE])
+    worker, site = town.worker("acme"), town.sites[0]
+    before = len(site.inside.log())
+    with capture_logs() as events:
+        worker.call("unlock", token=f"secret:{name}")
+        worker.call("unlock", token=VALUE)
+        worker.call("unlock", token=[VALUE])
 
-    eventually(lambda: "/mcp" in town.logs()[with_log:], within=5)
-    assert VALUE not in town.logs()
+    eventually(lambda: site.inside.log()[before:].count("/mcp") >= 3, within=5)
+    used = [event for event in events if event["event"] == "secret_used"]
+    assert [(event["tenant"], event["secret"]) for event in used] == [("acme", name)]
+    assert VALUE not in town.logs() + str(events)
 
 
 @pytest.mark.parametrize("protocol", BOTH)

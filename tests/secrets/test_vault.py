@@ -3,9 +3,11 @@
 from collections.abc import Callable
 from pathlib import Path
 
+import msgspec
 import pytest
 
 from gatepost.keyring import KeyRing, create, rotate
+from gatepost.secrets.binding import Held
 from gatepost.secrets.grammar import (
     MOST_BYTES,
     MOST_SECRETS,
@@ -66,8 +68,8 @@ async def test_a_secret_comes_back_to_its_tenant(vault: Vault, records: MemoryRe
         await vault.put(tenant, "API_KEY", f"{VALUE} of {tenant}")
     await vault.put("acme", "LONGEST", "x" * MOST_BYTES)
 
-    assert await vault.get("acme", "API_KEY") == f"{VALUE} of acme"
-    assert await vault.get("globex", "API_KEY") == f"{VALUE} of globex"
+    assert await vault.get("acme", "API_KEY") == Held(f"{VALUE} of acme")
+    assert await vault.get("globex", "API_KEY") == Held(f"{VALUE} of globex")
     assert await vault.get("globex", "LONGEST") is None
     assert await vault.get("initech", "API_KEY") is None
     assert (await vault.all("acme"))["LONGEST"] == "x" * MOST_BYTES
@@ -174,7 +176,7 @@ async def test_secrets_outlive_rotations_of_the_ring(
     before = await vault.rows("acme")
 
     assert [(row.name, row.key_id) for row in before] == [("NEW", second), ("OLD", first)]
-    assert await vault.get("acme", "OLD") == VALUE
+    assert await vault.get("acme", "OLD") == Held(VALUE)
 
     done = await vault.reseal()
     assert (done.sealed, done.current, done.unreadable) == (2, 1, ())
@@ -186,7 +188,7 @@ async def test_secrets_outlive_rotations_of_the_ring(
     rotate(path, keep=1)
     vault = Vault(records, KeyRing.load(f"file:{path}"))
     assert set(await vault.all("acme")) == {"OLD", "NEW"}
-    assert await vault.get("globex", "inner_one") == VALUE
+    assert await vault.get("globex", "inner_one") == Held(VALUE)
 
 
 async def test_a_secret_whose_key_is_gone_is_told_by_name(
@@ -227,7 +229,8 @@ async def test_sealing_anew_does_not_undo_a_change(
 
     def interrupted(purpose: str, payload: bytes, *, context: bytes = b"") -> str:
         monkeypatch.setattr(vault.keyring, "seal", seal)
-        meanwhile = seal(purpose, b"set meanwhile", context=context).encode()
+        payload = msgspec.msgpack.encode(Held("set meanwhile"))
+        meanwhile = seal(purpose, payload, context=context).encode()
         entries = records.of("acme").entries(SUBJECT)
         entry = entries._held["API_KEY"]
         entries._held["API_KEY"] = type(entry)(
@@ -238,4 +241,4 @@ async def test_sealing_anew_does_not_undo_a_change(
     monkeypatch.setattr(vault.keyring, "seal", interrupted)
 
     await vault.reseal()
-    assert await vault.get("acme", "API_KEY") == "set meanwhile"
+    assert await vault.get("acme", "API_KEY") == Held("set meanwhile")

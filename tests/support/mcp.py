@@ -189,6 +189,7 @@ class Client:
             caller=call.caller,
             request_id=call.request_id,
             workspace=space,
+            correlation=call.correlation,
             client=call.client,
             changes=self.feed.of(tenant),
             kit=self.kit,

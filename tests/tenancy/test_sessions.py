@@ -194,7 +194,7 @@ def strings_held_by(root: object) -> Iterator[str | bytes]:
             waiting += gc.get_referents(held)
             # Frozen structs may be left out of the collector's sight.
             waiting += [
-                getattr(held, name, None) for name in getattr(held, "__struct_fields__", ())
+                getattr(held, name, None) for name in getattr(type(held), "__struct_fields__", ())
             ]
 
 

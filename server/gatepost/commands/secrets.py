@@ -15,8 +15,9 @@ from gatepost.commands.configuration import config_option, examine, show
 from gatepost.config.references import plain
 from gatepost.keyring import KeyRing
 from gatepost.renewal import known_tenants
+from gatepost.secrets.binding import checked_hosts
 from gatepost.secrets.grammar import MOST_BYTES, SecretRefused, checked_name, checked_value
-from gatepost.secrets.vault import Row, Vault
+from gatepost.secrets.vault import Row, Unreadable, Vault
 from gatepost.settings import Config
 from gatepost.stores.api import StoreRefused, StoreUnavailable
 from gatepost.stores.backends import MEMORY, open_records
@@ -28,12 +29,18 @@ SETTINGS = ("storage.database", "keys.ring")
 """What else is wrong with a configuration may wait."""
 
 tenant_option = click.option("--tenant", required=True, help="Whose secret it is: a tenant's id.")
+host_option = click.option(
+    "--host",
+    "hosts",
+    multiple=True,
+    help="Where it may be sent: host (https) or host:port. May be given several times.",
+)
 
 
 @click.group()
 def secrets() -> None:
     """
-    Set, list and delete the secrets of tenants.
+    Set, bind, list and delete the secrets of tenants.
 
     Tools use them, agents only name them (secret:NAME), and no answer holds them. They are kept in
     the database, sealed by the key ring; running servers take a change up within seconds.
@@ -44,9 +51,18 @@ def secrets() -> None:
 @click.argument("name")
 @click.argument("value", nargs=-1, metavar="")
 @tenant_option
+@host_option
 @config_option
-def set_(name: str, value: tuple[str, ...], tenant: str, path: Path) -> None:
-    """Set the secret NAME; its value is asked for, or read from standard input."""
+def set_(
+    name: str, value: tuple[str, ...], tenant: str, hosts: tuple[str, ...], path: Path
+) -> None:
+    """
+    Set the secret NAME; its value is asked for, or read from standard input.
+
+    It is sent to the hosts that it is bound to and no others. Without --host it stays bound to
+    those that it is bound to; a new one is bound to none, and goes only where the configuration
+    says which host.
+    """
     if value:
         raise click.UsageError(
             "The value is not given here, where the shell's history and the machine's other users "
@@ -54,19 +70,47 @@ def set_(name: str, value: tuple[str, ...], tenant: str, path: Path) -> None:
         )
     try:
         checked_name(name)
+        wanted = checked_hosts(hosts) if hosts else None
         config = configured(path, tenant)
         given = checked_value(read(name))
-        at_the_vault(config, lambda vault: vault.put(tenant, name, given))
+        bound = at_the_vault(config, lambda vault: vault.put(tenant, name, given, wanted))
     except SecretRefused as refusal:
         raise click.ClickException(f"{refusal}.") from None
-    click.echo(f"The secret {name} of the tenant {tenant} is set.")
+    click.echo(f"The secret {name} of the tenant {tenant} is set, bound to {listed(bound)}.")
+
+
+@secrets.command()
+@click.argument("name")
+@tenant_option
+@host_option
+@config_option
+def bind(name: str, tenant: str, hosts: tuple[str, ...], path: Path) -> None:
+    """Bind the secret NAME to these hosts and no others, or to none; its value stays as it is."""
+
+    async def do(vault: Vault) -> list[str] | None:
+        return None if await vault.bind(tenant, name, wanted) else await vault.names(tenant)
+
+    try:
+        checked_name(name)
+        wanted = checked_hosts(hosts)
+        others = at_the_vault(configured(path, tenant), do)
+    except SecretRefused as refusal:
+        raise click.ClickException(f"{refusal}.") from None
+    except Unreadable as failure:
+        raise click.ClickException(f"It is not bound: {failure}; set it again.") from None
+    if others is not None:
+        raise unknown(name, tenant, others)
+    click.echo(f"The secret {name} of the tenant {tenant} is bound to {listed(wanted)}.")
 
 
 @secrets.command("list")
 @tenant_option
 @config_option
 def list_(tenant: str, path: Path) -> None:
-    """List a tenant's secrets: name, when it was set, the key that seals it; never a value."""
+    """
+    List a tenant's secrets: name, when it was set, the key that seals it, the hosts that it is
+    bound to; never a value.
+    """
     rows = at_the_vault(configured(path, tenant), lambda vault: vault.rows(tenant))
     if not rows:
         click.echo(f"The tenant {tenant} has no secrets.")
@@ -90,9 +134,7 @@ def delete(name: str, tenant: str, path: Path) -> None:
         raise click.ClickException(f"{refusal}.") from None
     others = at_the_vault(configured(path, tenant), remove)
     if others is not None:
-        near = difflib.get_close_matches(name, others, n=1)
-        hint = f" Did you mean {near[0]}?" if near else ""
-        raise click.ClickException(f"The tenant {tenant} has no secret {name}.{hint}")
+        raise unknown(name, tenant, others)
     click.echo(f"The secret {name} of the tenant {tenant} is deleted.")
 
 
@@ -110,6 +152,18 @@ def rotate(path: Path) -> None:
         click.echo(f"Tenant {tenant}: {reason}; set it again.", err=True)
     if done.unreadable:
         raise click.exceptions.Exit(1)
+
+
+def unknown(name: str, tenant: str, others: list[str]) -> click.ClickException:
+    """What is said of a name that no secret has."""
+    near = difflib.get_close_matches(name, others, n=1)
+    hint = f" Did you mean {near[0]}?" if near else ""
+    return click.ClickException(f"The tenant {tenant} has no secret {name}.{hint}")
+
+
+def listed(hosts: tuple[str, ...]) -> str:
+    """The hosts in a sentence."""
+    return ", ".join(hosts) or "no host"
 
 
 def configured(path: Path, tenant: str | None = None) -> Config:
@@ -182,10 +236,10 @@ def read(name: str) -> str:
 
 def table(rows: list[Row]) -> str:
     """One line each."""
-    lines = [("NAME", "SET", "KEY", "")]
+    lines = [("NAME", "SET", "KEY", "HOSTS")]
     for row in rows:
         when = datetime.fromtimestamp(row.changed_at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-        note = f"cannot be opened: {row.unreadable}" if row.unreadable else ""
+        note = f"cannot be opened: {row.unreadable}" if row.unreadable else " ".join(row.hosts)
         lines.append((row.name, when, row.key_id, note))
     widths = [max(len(line[at]) for line in lines) for at in range(3)]
     texts = ("  ".join([*map(str.ljust, line[:3], widths), line[3]]) for line in lines)

@@ -13,7 +13,9 @@ from gatepost.stores.api import TaskRecord
 from gatepost.tools.api import Call, Failure, Outcome, Retry
 from gatepost.tools.client import MissingCapability
 from gatepost.tools.registry import UnknownTool
-from gatepost.tools.retry import CORRELATION, IDEMPOTENCY, BadKey, retry_of
+from gatepost.tools.retry import CORRELATION, IDEMPOTENCY, BadKey, correlation_of, retry_of
+
+Marks = tuple[Retry | None, str | None]
 
 
 async def call_tool(server: Server, ask: Ask) -> bytes:
@@ -25,6 +27,7 @@ async def call_tool(server: Server, ask: Ask) -> bytes:
         request_id=ask.request_id,
         client=ask.client,
         retry=ask.retry,
+        correlation=ask.correlation,
     )
     try:
         if call.name in server.lengthy:
@@ -43,13 +46,19 @@ async def call_tool(server: Server, ask: Ask) -> bytes:
     return call_result(outcome, ask.revision, server.tail)
 
 
-def retry_key(headers: Mapping[bytes, bytes], params: Params) -> Retry | None:
-    """The retry key of a call, from its headers or its `_meta`; raises Refused."""
+UNMARKED: Marks = (None, None)
+
+
+def marks_of(headers: Mapping[bytes, bytes], params: Params) -> Marks:
+    """
+    The retry key of a call, from its headers or its `_meta`, and the caller's own id for what it is
+    part of; raises Refused.
+    """
     named = None if params.meta is UNSET or params.meta.retry is UNSET else params.meta.retry
     if named is None and IDEMPOTENCY not in headers and CORRELATION not in headers:
-        return None  # most calls; all that retries cost them
+        return UNMARKED  # most calls; all that marks cost them
     try:
-        return retry_of(headers, named)
+        return retry_of(headers, named), correlation_of(headers)
     except BadKey as bad:
         raise Refused(INVALID_PARAMS, str(bad), legacy_status=400) from None
 

@@ -58,6 +58,7 @@ class StoredCall(msgspec.Struct, frozen=True):
     scopes: frozenset[str]
     """What the tool asked of its caller; asked of whoever wants to see the task, too."""
     attempts: int = 1
+    correlation: str | None = None
 
 
 _decode_call = msgspec.json.Decoder(StoredCall).decode
@@ -98,6 +99,7 @@ class Keeper:
             request_id=call.request_id,
             capabilities=dict(errand.capabilities),
             scopes=tool.scopes,
+            correlation=call.correlation,
         )
         record = TaskRecord(
             id=f"t_{secrets.token_urlsafe(24)}",
@@ -196,6 +198,7 @@ class Keeper:
             request_id=stored.request_id,
             client=errand,
             lasting=True,
+            correlation=stored.correlation,
         )
         work = asyncio.create_task(perform(self._runner(), call))
         self._begin(Job(self.ledger, tenant, record, work, questions.Keys()), errand)

@@ -48,6 +48,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     session: Session | None = None
     """Of the older revisions; None in the modern era."""
     retry: Retry | None = None
+    correlation: str | None = None
+    """The caller's own id for what this is part of."""
 
 
 class Server:

@@ -5,7 +5,7 @@ import structlog
 from msgspec import UNSET
 
 from gatepost.intake import Stopped
-from gatepost.mcp.calling import retry_key
+from gatepost.mcp.calling import marks_of
 from gatepost.mcp.cancellation import Running, UntilCancelled
 from gatepost.mcp.conversation import Conversation, Desk
 from gatepost.mcp.ear import Ear
@@ -156,8 +156,8 @@ class Handshake:
         client = Conversation(
             stream, ear=ear, desk=self._desk, caller=caller, token=progress_token(meta)
         )
-        retry = retry_key(exchange.headers, params)
-        ask = Ask(caller, exchange.request_id, session.version, params, client, session, retry)
+        marks = marks_of(exchange.headers, params)
+        ask = Ask(caller, exchange.request_id, session.version, params, client, session, *marks)
         work = client.answered(method.handler(self._server, ask))
         return await UntilCancelled(self._running, ear, work)
 

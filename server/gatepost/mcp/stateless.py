@@ -4,7 +4,7 @@ from msgspec import UNSET
 
 from gatepost.intake import UntilDisconnect
 from gatepost.mcp import modern
-from gatepost.mcp.calling import retry_key, unknown_tool
+from gatepost.mcp.calling import marks_of, unknown_tool
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.exchange import Answer, Exchange
 from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, Message, Refused
@@ -44,7 +44,7 @@ class Stateless:
         """
         try:
             method = self._check(exchange, message, params, problem)
-            retry = retry_key(exchange.headers, params)
+            marks = marks_of(exchange.headers, params)
             if method.handler is None:
                 return await self._open(exchange, identity, params, method)
             client = self._client(exchange, method, params)
@@ -54,10 +54,10 @@ class Stateless:
             return self._replies.unavailable(exchange.request_id, identity, outage)
         caller, request_id = exchange.caller, exchange.request_id
         if client is None:
-            ask = Ask(caller, request_id, MODERN, params, NOBODY, None, retry)
+            ask = Ask(caller, request_id, MODERN, params, NOBODY, None, *marks)
             work = UntilDisconnect(exchange.receive, method.handler(self._server, ask))
             return await self._replies.to(exchange, identity, None, work)
-        ask = Ask(caller, request_id, MODERN, params, client, None, retry)
+        ask = Ask(caller, request_id, MODERN, params, client, None, *marks)
         handled = method.handler(self._server, ask)
         if client.stream is not None:
             handled = client.answered(handled)

@@ -14,6 +14,8 @@ READ_BYTES = 4_000_000
 PROMPT_BYTES = 100_000
 """Longer ones are shown aside from the loop: one of many levels takes long to be shortened."""
 DEPTH = 60
+LEAST = 4
+"""Bytes that a part takes at least once it is shortened: those of `null`."""
 HIDDEN = frozenset(
     {"set-cookie", "connection", "keep-alive", "transfer-encoding", "content-encoding"}
 )
@@ -89,7 +91,7 @@ def _first_items(value: list[Any], most: int, depth: int) -> list[Any]:
     for item in value:
         size = len(_encode(item)) + 1
         if size > room:
-            if not kept and isinstance(item, dict | list | str):
+            if not kept and room >= LEAST and isinstance(item, dict | list | str):
                 kept.append(shortened(item, room, depth + 1).body)
             break
         kept.append(item)
@@ -109,7 +111,7 @@ def _members(value: dict[str, Any], most: int, depth: int) -> dict[str, Any]:
             room -= sizes[name]
             continue
         overhead = len(_encode(name)) + 2
-        if share - overhead < 2:
+        if share - overhead < LEAST:
             continue
         kept[name] = shortened(value[name], share - overhead, depth + 1).body
         room -= min(len(_encode({name: kept[name]})), room)

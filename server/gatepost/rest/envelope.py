@@ -11,7 +11,7 @@ from gatepost.intake import NESTING, outside_strings, too_deep
 from gatepost.rest.projection import Refusal
 from gatepost.scope import FOLDED, REQUEST_ID
 from gatepost.tools.api import Retry
-from gatepost.tools.retry import CORRELATION, IDEMPOTENCY, BadKey, retry_of
+from gatepost.tools.retry import CORRELATION, IDEMPOTENCY, BadKey, correlation_of, retry_of
 from gatepost_authz.caller import TenantContext
 
 log = structlog.get_logger("gatepost.rest")
@@ -57,7 +57,7 @@ def read_envelope(scope: Scope, caller: TenantContext) -> Envelope:
         raise Refusal(400, "invalid_header", f"The header {name} may be sent once only.")
     try:
         retry = retry_of(headers)
-        correlation = _correlation(headers)
+        correlation = correlation_of(headers)
     except BadKey as bad:
         raise Refusal(400, "invalid_header", f"{bad}.") from None
     return Envelope(request_id, correlation, retry)
@@ -97,14 +97,6 @@ def read_arguments(body: bytes) -> bytes:
 
 def _is_tenant(claimed: bytes, caller: TenantContext) -> bool:
     return claimed.strip(b" \t") == caller.tenant_id.encode()
-
-
-def _correlation(headers: dict[bytes, bytes]) -> str | None:
-    """The id for logs and calls further on, also where another key marks the retry; BadKey."""
-    if CORRELATION not in headers:
-        return None
-    marked = retry_of({CORRELATION: headers[CORRELATION]})
-    return None if marked is None else marked.key
 
 
 def _doubled(headers: Iterable[tuple[bytes, bytes]]) -> frozenset[bytes]:

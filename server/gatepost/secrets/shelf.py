@@ -11,6 +11,7 @@ from types import MappingProxyType
 import msgspec
 import structlog
 
+from gatepost.secrets.binding import Held
 from gatepost.secrets.grammar import MOST_BYTES, SecretRefused
 from gatepost.secrets.vault import Unreadable, Vault
 from gatepost.stores.api import StoreUnavailable
@@ -108,25 +109,25 @@ class Secrets:
                 self._tell(shelf)
             return shelf.known
 
-    async def value(self, tenant: str, name: str) -> str | None:
+    async def value(self, tenant: str, name: str) -> Held | None:
         """A secret as it is now, and known from here on; raises Unreadable, StoreUnavailable."""
         shelf = self._shelf(tenant)
         # In turn with `load`, which could otherwise put an older reading in the place of this one.
         async with shelf.lock:
             shelf.used_at = self._clock()
             try:
-                value = await self._vault.get(tenant, name)
+                held = await self._vault.get(tenant, name)
             except Unreadable as failure:
                 log.error("secret_unreadable", tenant=tenant, secret=name, reason=failure.reason)
                 raise
-            self._shelve(shelf, name, value)
-            return value
+            self._shelve(shelf, name, held.value if held is not None else None)
+            return held
 
     async def names(self, tenant: str) -> list[str]:
         """Which secrets a tenant's operator set."""
         return await self._vault.names(tenant)
 
-    async def put(self, tenant: str, name: str, value: str) -> None:
+    async def put(self, tenant: str, name: str, value: str, hosts: tuple[str, ...] = ()) -> None:
         """Keep what a pack took from its caller; raises SecretRefused."""
         if not value or len(value.encode(errors="surrogatepass")) > MOST_BYTES:
             raise SecretRefused(f"the value is empty, or has more than {MOST_BYTES} bytes")
@@ -134,7 +135,7 @@ class Secrets:
         async with shelf.lock:
             # Known before it is kept: no other process can hand it out sooner.
             self._shelve(shelf, name, value)
-            await self._vault.put(tenant, name, value)
+            await self._vault.put(tenant, name, value, hosts)
 
     async def delete(self, tenant: str, name: str) -> bool:
         """Forget what a pack kept; whether there was any."""

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 import msgspec
 
 from gatepost.keyring import KeyRing
+from gatepost.secrets.binding import Held
 from gatepost.secrets.grammar import MOST_SECRETS, NAME, SecretRefused
 from gatepost.stores.api import Entry, Records
 
@@ -31,6 +32,7 @@ class Row(msgspec.Struct, frozen=True):
     changed_at: float
     key_id: str
     """Of the key that sealed it."""
+    hosts: tuple[str, ...] = ()
     unreadable: str | None = None
     """Why it cannot be opened."""
 
@@ -53,13 +55,40 @@ class Vault:
     ) -> None:
         self._records, self.keyring, self._clock = records, keyring, clock
 
-    async def put(self, tenant: str, name: str, value: str) -> None:
-        """Keep a value, durably, in the place of the one before; raises SecretRefused."""
+    async def put(
+        self, tenant: str, name: str, value: str, hosts: tuple[str, ...] | None = None
+    ) -> tuple[str, ...]:
+        """
+        Keep a value, durably, in the place of the one before, and say what it is bound to.
+
+        None: to what the one before was bound to, as a new token is for the same server. Raises
+        SecretRefused.
+        """
         entries = self._records.of(tenant).entries(SUBJECT)
-        if await entries.get(name) is None and len(await entries.all()) >= MOST_SECRETS:
-            raise SecretRefused(f"there are {MOST_SECRETS} secrets, which is all there may be")
-        await entries.put(name, self._sealed(tenant, name, value), now=self._clock())
+        while True:
+            entry = await entries.get(name)
+            if entry is None and len(await entries.all()) >= MOST_SECRETS:
+                raise SecretRefused(f"there are {MOST_SECRETS} secrets, which is all there may be")
+            bound = self._hosts(tenant, entry) if hosts is None else hosts
+            sealed = self._sealed(tenant, name, Held(value, bound))
+            # Whoever binds it meanwhile must not be undone.
+            revision = None if hosts is not None else entry.revision if entry else 0
+            if await entries.put(name, sealed, now=self._clock(), revision=revision):
+                break
         await self._tell()
+        return bound
+
+    async def bind(self, tenant: str, name: str, hosts: tuple[str, ...]) -> bool:
+        """Bind a secret to other hosts, durably; whether there is one. Raises Unreadable."""
+        entries = self._records.of(tenant).entries(SUBJECT)
+        while (entry := await entries.get(name)) is not None:
+            held = Held(self._opened(tenant, entry).value, hosts)
+            sealed = self._sealed(tenant, name, held)
+            # Whoever sets it meanwhile must not find the old value in its place.
+            if await entries.put(name, sealed, now=self._clock(), revision=entry.revision):
+                await self._tell()
+                return True
+        return False
 
     async def delete(self, tenant: str, name: str) -> bool:
         """Remove one, durably; whether there was one."""
@@ -68,8 +97,8 @@ class Vault:
             await self._tell()
         return there
 
-    async def get(self, tenant: str, name: str) -> str | None:
-        """The value as it is now; raises Unreadable."""
+    async def get(self, tenant: str, name: str) -> Held | None:
+        """The secret as it is now; raises Unreadable."""
         entry = await self._records.of(tenant).entries(SUBJECT).get(name)
         return None if entry is None else self._opened(tenant, entry)
 
@@ -78,7 +107,7 @@ class Vault:
         found: dict[str, str] = {}
         for entry in await self._records.of(tenant).entries(SUBJECT).all():
             try:
-                found[entry.key] = self._opened(tenant, entry)
+                found[entry.key] = self._opened(tenant, entry).value
             except Unreadable:
                 # What nobody can open needs no keeping out of answers; whoever asks for it hears.
                 continue
@@ -118,10 +147,10 @@ class Vault:
     async def _resealed(self, tenant: str, name: str) -> bool:
         entries = self._records.of(tenant).entries(SUBJECT)
         while (entry := await entries.get(name)) is not None:
-            value = self._opened(tenant, entry)
+            held = self._opened(tenant, entry)
             if _key_id(entry) == self.keyring.current.id:
                 return False
-            sealed = self._sealed(tenant, name, value)
+            sealed = self._sealed(tenant, name, held)
             # Whoever sets it meanwhile must not find the old value in its place.
             if await entries.put(name, sealed, now=entry.updated_at, revision=entry.revision):
                 return True
@@ -136,26 +165,34 @@ class Vault:
             if not NAME.fullmatch(entry.key):
                 continue
             try:
-                self._opened(tenant, entry)
-                reason = None
+                hosts, reason = self._opened(tenant, entry).hosts, None
             except Unreadable as failure:
-                reason = failure.reason
-            yield Row(entry.key, entry.updated_at, _key_id(entry), reason)
+                hosts, reason = (), failure.reason
+            yield Row(entry.key, entry.updated_at, _key_id(entry), hosts, reason)
 
-    def _sealed(self, tenant: str, name: str, value: str) -> bytes:
-        sealed = self.keyring.seal(PURPOSE, value.encode(), context=_context(tenant, name))
-        return sealed.encode()
+    def _hosts(self, tenant: str, entry: Entry | None) -> tuple[str, ...]:
+        try:
+            return self._opened(tenant, entry).hosts if entry is not None else ()
+        except Unreadable:
+            return ()  # whoever sets it again is told that it is bound to nothing
 
-    def _opened(self, tenant: str, entry: Entry) -> str:
+    def _sealed(self, tenant: str, name: str, held: Held) -> bytes:
+        payload = msgspec.msgpack.encode(held)
+        return self.keyring.seal(PURPOSE, payload, context=_context(tenant, name)).encode()
+
+    def _opened(self, tenant: str, entry: Entry) -> Held:
         key_id = _key_id(entry)
         if self.keyring.find(key_id) is None:
             # Not within the second that strangers' ids have to wait: these are our own, and a
             # command may have rotated the ring just now.
             self.keyring.reread()
         sealed = entry.value.decode("ascii", errors="replace")
-        value = self.keyring.open(PURPOSE, sealed, context=_context(tenant, entry.key))
-        if value is not None:
-            return value.decode()
+        payload = self.keyring.open(PURPOSE, sealed, context=_context(tenant, entry.key))
+        if payload is not None:
+            try:
+                return msgspec.msgpack.decode(payload, type=Held)
+            except msgspec.MsgspecError:
+                raise Unreadable(entry.key, "another version of Gatepost has sealed it") from None
         if self.keyring.find(key_id) is None:
             raise Unreadable(entry.key, f"the key {key_id} that sealed it is not in the ring")
         raise Unreadable(entry.key, "what is kept was changed, or belongs to another place")

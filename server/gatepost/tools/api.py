@@ -164,15 +164,28 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """A pack's own table of the configuration, by its type."""
         return self._kit.settings(kind)
 
-    async def secret(self, text: str, *, field: str, literals: bool = True) -> str:
+    async def secret(
+        self,
+        text: str,
+        *,
+        field: str,
+        literals: bool = True,
+        to: str | None = None,
+        fixed: bool = False,
+    ) -> str:
         """
         What the argument *field* means: `secret:NAME` is that secret of the tenant, else itself.
 
-        ToolFailure when there is no such secret, or when *literals* are not taken. Only for
-        arguments that are declared as Secret, whose values stay out of every answer and log.
+        *to* is the URL that it will be sent to: a secret goes to the hosts that it is bound to
+        only, and one that is bound to none where the configuration or your code *fixed* the host.
+        Without *to* a bound secret goes nowhere. Only for arguments that are declared as Secret,
+        whose values stay out of every answer and log.
+        ToolFailure when there is no such secret, when it may not go there, or when *literals* are
+        not taken.
         """
         if text.startswith("secret:"):
-            return await self._kit.secret(self, text.removeprefix("secret:"), field)
+            name = text.removeprefix("secret:")
+            return await self._kit.secret(self, name, field, to=to, fixed=fixed)
         if not literals:
             message = f"`{field}` takes no literal value here; name a secret: secret:NAME."
             raise ToolFailure("validation", message, field=field)

@@ -27,10 +27,12 @@ class Kit(Protocol):
     def sealed(self, ctx: "CallContext") -> Sealed:
         """What packs keep sealed for the call's tenant."""
 
-    async def secret(self, ctx: "CallContext", name: str, field: str) -> str:
+    async def secret(
+        self, ctx: "CallContext", name: str, field: str, *, to: str | None, fixed: bool
+    ) -> str:
         """
         The value of a secret of the call's tenant, which the argument *field* names; ToolFailure
-        when there is none.
+        when there is none, or when it may not be sent to the URL *to*.
         """
 
     async def call(self, ctx: "CallContext", name: str, arguments: Mapping[str, Any]) -> "Outcome":

@@ -37,6 +37,14 @@ def retry_of(headers: Mapping[bytes, bytes], named: str | None = None) -> Retry 
     return None
 
 
+def correlation_of(headers: Mapping[bytes, bytes]) -> str | None:
+    """The id for logs and calls further on, also where another key marks the retry; BadKey."""
+    if CORRELATION not in headers:
+        return None
+    marked = retry_of({CORRELATION: headers[CORRELATION]})
+    return None if marked is None else marked.key
+
+
 def _checked(what: str, key: str) -> str:
     if not KEY.fullmatch(key):
         raise BadKey(f"{what} must be 1 to 255 visible ASCII characters")

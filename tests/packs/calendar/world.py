@@ -54,8 +54,11 @@ def served(web: Web) -> Iterator[Server]:
         server.stop()
 
 
+CALENDARS = ("main", "other", "same")
+
+
 class Dav:
-    """A CalDAV server with two users."""
+    """A CalDAV server with two users, each with some of these calendars."""
 
     def __init__(self, port: int) -> None:
         self.host, self.url = f"127.0.0.1:{port}", f"http://127.0.0.1:{port}/"
@@ -69,6 +72,14 @@ class Dav:
             for name, text in texts.items():
                 put = client.put(f"{at}{name}.ics", content=text.encode())
                 assert put.status_code in (201, 204), put.text
+
+    def clear(self) -> None:
+        """No calendar of anybody, as it was at the start."""
+        for user, word in USERS.items():
+            with httpx2.Client(auth=(user, word), timeout=10, trust_env=False) as client:
+                for calendar in CALENDARS:
+                    gone = client.delete(f"{self.url}{user}/{calendar}/")
+                    assert gone.status_code in (200, 204, 404), gone.text
 
 
 @contextmanager

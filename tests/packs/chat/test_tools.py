@@ -84,6 +84,19 @@ def test_a_channel_of_several_places_reaches_all_it_can(world: World) -> None:
     assert value["failed"] == [{"service": "JSON", "reason": "it is out of order (HTTP 503)"}]
 
 
+def test_a_channel_that_is_bound_to_hosts_is_refused(world: World) -> None:
+    """Nobody knows before it is opened where it leads, so nothing is sent to find out."""
+    worker = world.worker("rest", f"json://{world.web}/one")
+    world.keeping.put(worker.tenant, "example.com", TEAM_CHAT_URL=f"json://{world.web}/one")
+    world.hooks.came.clear()
+
+    heard = worker.call("chat_send", channel="team", message="x")
+
+    assert heard.kind == "denied"
+    assert "is bound to example.com, and it cannot be told where" in str(heard.failure)
+    assert world.hooks.came == []
+
+
 # What the channel's secret holds ({web} and {smtp} are allowed), what the provider answers, and
 # what is heard of it.
 FAILS: list[tuple[str, int, str, str]] = [

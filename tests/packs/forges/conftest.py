@@ -31,4 +31,5 @@ def office(shop: Shop, tmp_path_factory: pytest.TempPathFactory) -> Iterator[Off
 @pytest.fixture(params=["mcp", "rest"])
 def worker(office: Office, shop: Shop, request: pytest.FixtureRequest) -> Worker:
     """An agent of a tenant that keeps a token."""
-    return shop.keeping.worker(office, request.param, GITLAB_TOKEN=PERSONAL)
+    hosts = (shop.gitlab.place, "127.0.0.1:9")
+    return shop.keeping.worker(office, request.param, *hosts, GITLAB_TOKEN=PERSONAL)

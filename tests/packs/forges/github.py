@@ -18,6 +18,10 @@ class Github(Forge):
 
     def __init__(self) -> None:
         super().__init__(self._answered)
+        self.begin_anew()
+
+    def begin_anew(self) -> None:
+        """Have the issues of the beginning."""
         self.issues = [self._issue(n, pull=n % 2 == 0) for n in range(1, 12)]
 
     def _issue(self, number: int, *, pull: bool = False, **told: Any) -> dict[str, Any]:

@@ -22,6 +22,12 @@ def github() -> Iterator[Github]:
         yield running
 
 
+@pytest.fixture(autouse=True)
+def beginning(github: Github) -> None:
+    """No test meets what another created."""
+    github.begin_anew()
+
+
 @pytest.fixture(scope="module")
 def keeping() -> Keeping:
     return Keeping()

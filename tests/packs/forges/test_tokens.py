@@ -43,7 +43,7 @@ def test_literal_tokens_can_be_refused(
         packs={"gitlab": {"literals": False}},
         prepare=keeping.begin,
     ) as strict:
-        worker = keeping.worker(strict, protocol, GITLAB_TOKEN=PERSONAL)
+        worker = keeping.worker(strict, protocol, shop.gitlab.place, GITLAB_TOKEN=PERSONAL)
         refused = ask(worker, shop, "/projects/1", token=OAUTH)
         taken = ask(worker, shop, "/projects/1")
 

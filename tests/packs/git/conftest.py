@@ -42,9 +42,9 @@ class World(Office):
     upstream: Path
     loop: asyncio.AbstractEventLoop
 
-    def keep_secret(self, tenant: str, name: str, value: str) -> None:
-        """As `gatepost secrets set` does."""
-        self.inside(self.site.inside.services.secrets.put(tenant, name, value))
+    def keep_secret(self, tenant: str, name: str, value: str, *hosts: str) -> None:
+        """As `gatepost secrets set` does with these hosts."""
+        self.inside(self.site.inside.services.secrets.put(tenant, name, value, hosts))
 
     def inside(self, work: Coroutine[Any, Any, T]) -> T:
         """Do something on the server's own loop."""

@@ -97,6 +97,21 @@ def test_git_signs_in_with_the_secret_of_its_tenant(world: World, agent: Worker)
     assert sorted(path.name for path in home.iterdir()) == ["gitconfig", "turn"]
 
 
+def test_a_secret_for_another_host_is_not_signed_in_with(world: World, agent: Worker) -> None:
+    """Though the configuration names it for this one: the operator who bound it knows better."""
+    world.offered("private/b.git", README__md=b"one\n")
+    url = f"{world.web.url}/private/b.git"
+    world.keep_secret(agent.tenant, "GIT_TOKEN", TOKEN, "gitlab.com")
+    seen = len(world.web.seen)
+    message = refused(agent, "clone", url, "b")
+    asked = len(world.web.seen) - seen
+    world.keep_secret(agent.tenant, "GIT_TOKEN", TOKEN, world.web.place)
+    fine(agent, "clone", url, "b")
+
+    assert f"is bound to gitlab.com and is not sent to {world.web.place}" in message
+    assert asked == 0
+
+
 def test_private_addresses_are_not_reached(world: World, worker: Worker) -> None:
     """By name and by number, by URL and by the name of a remote."""
     seen = len(world.web.seen)

@@ -31,9 +31,9 @@ class Desk:
         """The server's, as it starts."""
         self.services, self.loop = services, asyncio.get_running_loop()
 
-    def set(self, tenant: str, name: str, value: str) -> None:
-        """As `gatepost secrets set` does."""
-        putting = self.services.secrets.put(tenant, name, value)
+    def set(self, tenant: str, name: str, value: str, *hosts: str) -> None:
+        """As `gatepost secrets set` does with these hosts."""
+        putting = self.services.secrets.put(tenant, name, value, hosts)
         asyncio.run_coroutine_threadsafe(putting, self.loop).result(WITHIN_S)
 
 

@@ -47,11 +47,11 @@ def test_nothing_of_a_literal_is_kept_in_the_clear(worker: Worker, shop: Shop, d
 @pytest.mark.parametrize("text", ["secret:PETS", "Token secret:PETS"])
 def test_a_secret_is_meant_by_its_name(worker: Worker, shop: Shop, desk: Desk, text: str) -> None:
     """Under another header too; what it is now counts, not what it was."""
-    desk.set(worker.tenant, "PETS", TOKEN)
+    desk.set(worker.tenant, "PETS", TOKEN, shop.host)
     load(worker, shop, "echo", auth_header=text, auth_header_name="X-Key")
     call(worker)
     first = heard(shop, "x-key")
-    desk.set(worker.tenant, "PETS", "another-secret-value")
+    desk.set(worker.tenant, "PETS", "another-secret-value", shop.host)
     answer = call(worker).value
 
     assert first == text.replace("secret:PETS", TOKEN)

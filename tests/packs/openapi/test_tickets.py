@@ -125,13 +125,15 @@ def test_the_schemas_are_those_of_the_page(office: Office) -> None:
 def test_the_page_works_when_it_is_pasted(url: str, tmp_path: Path) -> None:
     """Key ring, secret and call; only the port of the help desk is another."""
     page = (FOLDER / "README.md").read_text(encoding="utf-8")
+    here = url.removeprefix("http://")
     _, setting, calling = re.findall(r"^```sh\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     example = tmp_path / "examples" / "tickets"
     example.mkdir(parents=True)
     for name in ("openapi.json", "gatepost.toml"):
         text = (FOLDER / name).read_text(encoding="utf-8")
-        (example / name).write_text(text.replace("127.0.0.1:8090", url.removeprefix("http://")))
-    lines = (setting + calling).replace(".venv/bin/gatepost", f'"{sys.executable}" -m gatepost')
+        (example / name).write_text(text.replace("127.0.0.1:8090", here))
+    lines = (setting + calling).replace("127.0.0.1:8090", here)
+    lines = lines.replace(".venv/bin/gatepost", f'"{sys.executable}" -m gatepost')
 
     printed = subprocess.run(
         ["sh", "-ec", lines],

@@ -5,7 +5,7 @@ from typing import Any
 
 import msgspec
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from gatepost.openapi.answer import shortened, shown_body
@@ -75,6 +75,9 @@ VALUES = st.recursive(
 
 @given(VALUES, st.integers(1, 400))
 @settings(max_examples=40)
+@example([[]], 2)
+@example([[None]], 4)
+@example({"a": [None, None]}, 9)
 def test_what_is_cut_is_whole_json_of_the_size_asked_for(value: Any, most: int) -> None:
     """Or the same, when it is small enough; never more than `null` beyond the limit."""
     shown = shortened(value, most)

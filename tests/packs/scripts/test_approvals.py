@@ -283,10 +283,21 @@ def test_what_is_different_from_what_was_approved_is_shown(
     show(Script("mine", (OTHER + "# \x9b31m\r\u2067").encode(), "workspace"), before, "acme")
 
     shown = capsys.readouterr().out
-    assert "-  return 'one'\n+  return 'other'\n+# \\x9b31m\n+\\u2067\n" in shown
+    assert "-  return 'one'\n-\n+  return 'other'\n+# \\x9b31m\\r\\u2067\n" in shown
 
 
 def test_bytes_that_nobody_can_read_are_not_shown_for_approval() -> None:
     """What is no text is no script."""
     with pytest.raises(ClickException, match=r"binary\.star is no UTF-8 text"):
         show(Script("binary", b"\xff", "workspace"), None, "acme")
+
+
+def test_a_reload_lets_no_more_wait_than_may(shop: Shop, worker: Worker) -> None:
+    """However many scripts somebody wrote; what is waiting already stays as it is."""
+    for number in range(6):
+        shop.put(f"mine-{number}", ONE, worker.tenant)
+
+    reloads = [worker.call("script_reload").value["unapproved"] for _ in range(2)]
+
+    assert reloads[0] == reloads[1] == [*(f"mine-{n}" for n in range(6)), "new_feature"]
+    assert len(shop.waiting(worker.tenant)) == 3

@@ -57,8 +57,8 @@ class Source:
         return Documents(self.name, self.zone, data)
 
     async def _from_web(self) -> list[bytes]:
-        user, password = await self._signs_in()
         url = await self._ctx.secret(self._calendar.url, field="calendar")
+        user, password = await self._signs_in(url)
         key = Key(self._ctx.caller.tenant_id, url, user)
         reply = await self._ctx.http.send(
             "GET",
@@ -88,8 +88,8 @@ class Source:
         return data
 
     async def _from_caldav(self, start: datetime, end: datetime, part: str) -> list[Documents]:
-        user, password = await self._signs_in()
         url = await self._ctx.secret(self._calendar.caldav, field="calendar")
+        user, password = await self._signs_in(url)
         server = CalDav(self._ctx.http, url, user=user, password=password)
         collections = await server.collections()
         chosen = [one for one in collections if one.answers_to(part)]
@@ -103,9 +103,13 @@ class Source:
             found.append(Documents(name, self.zone, data))
         return found
 
-    async def _signs_in(self) -> tuple[str, str]:
-        user = await self._ctx.secret(self._calendar.user, field="calendar")
-        return user, await self._ctx.secret(self._calendar.password, field="calendar")
+    async def _signs_in(self, url: str) -> tuple[str, str]:
+        """Who signs in at *url*, which is the operator's choice wherever it stands."""
+        user, password = [
+            await self._ctx.secret(one, field="calendar", to=url, fixed=True)
+            for one in (self._calendar.user, self._calendar.password)
+        ]
+        return user, password
 
     def _no_part(self, part: str, names: list[str]) -> ToolFailure:
         there = ", ".join(f"{self.name}/{name}" for name in names) or f"{self.name} alone"

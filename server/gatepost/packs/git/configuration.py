@@ -10,7 +10,8 @@ from gatepost.packs.git.url import Remote, remote_of
 
 MOST_BYTES = 65_536
 
-SECTION = re.compile(r'\[(?P<name>[A-Za-z0-9-]+)(?: "(?P<sub>[^"\\\x00-\x1f]+)")?\]')
+# A branch may have quotes in its name, and a stranger chooses that of a clone's first one.
+SECTION = re.compile(r'\[(?P<name>[A-Za-z0-9-]+)(?: "(?P<sub>(?:[^"\\\x00-\x1f]|\\["\\])+)")?\]')
 # A line that ends in a backslash goes on in the next one: git would read a key where we do not.
 ENTRY = re.compile(
     r"\t(?P<key>[A-Za-z][A-Za-z0-9-]*) =(?: (?P<value>[^\x00-\x1f\x7f]*[^\\\x00-\x1f\x7f]))?"

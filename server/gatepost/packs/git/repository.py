@@ -1,7 +1,6 @@
 """Looks at a repository before git does: whoever wrote into it must not steer git."""
 
 import os
-import shutil
 import stat
 from collections.abc import Iterator
 from pathlib import Path
@@ -13,6 +12,8 @@ from gatepost.packs.git.configuration import (
     configuration_of,
 )
 from gatepost.tools.api import ToolFailure
+from gatepost.workspace.clearing import clear
+from gatepost.workspace.resolver import DIRECTORY
 
 GIT = ".git"
 ELSEWHERE = frozenset(
@@ -114,15 +115,28 @@ def missing(root: Path, folder: tuple[str, ...]) -> ToolFailure:
     return ToolFailure("not_found", f"There is no git repository in {shown}. {hint}", field="args")
 
 
+def require_empty(folder: Path) -> None:
+    """
+    ToolFailure when anything is in the folder of a new bare repository.
+
+    Git takes up a `config` that lies there, and what that includes: any tool may have written it.
+    """
+    if folder.is_dir() and os.listdir(folder):
+        message = "A bare repository is made in a new or empty folder, and this one holds files."
+        raise ToolFailure("validation", message, field="args")
+
+
 def emptied(folder: Path, keep: bool) -> None:
-    """Remove what a clone made; with *keep* the folder itself stays."""
-    if not folder.is_dir() or folder.is_symlink():
-        return
-    for entry in list(os.scandir(folder)):
-        if entry.is_dir(follow_symlinks=False):
-            shutil.rmtree(entry.path)
-        else:
-            os.unlink(entry.path)
+    """Remove what a clone made, however deep it is; with *keep* the folder itself stays."""
+    try:
+        handle = os.open(folder, DIRECTORY)
+    except (FileNotFoundError, NotADirectoryError):
+        return  # a link is no folder either
+    try:
+        for name in os.listdir(handle):
+            clear(handle, name)
+    finally:
+        os.close(handle)
     if not keep:
         folder.rmdir()
 

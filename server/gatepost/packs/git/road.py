@@ -108,7 +108,7 @@ async def _secret(ctx: CallContext, scheme: Scheme, host: str, port: int) -> Sec
     if reference is None or scheme != "https":
         return None
     try:
-        secret = await ctx.secret(reference, field="args")
+        secret = await ctx.secret(reference, field="args", to=f"https://{place}", fixed=True)
     except ToolFailure as none:
         if none.failure.kind != "not_found":
             raise

@@ -3,7 +3,7 @@
 import msgspec
 
 from gatepost.packs.git.url import Remote
-from gatepost.workspace.path import is_repository
+from gatepost.workspace.path import is_repository, problem_of
 
 ROOT = "/workspace"
 NOT_OURS = "A folder named .git belongs to git itself: name the folder that holds it instead."
@@ -50,4 +50,8 @@ def relative(
             shown = "/".join((ROOT, *folder))
             return Refused(f"{text[:60]!r} is not in {shown}, where the command runs.")
         names = names[len(folder) :]
+    # No deeper than the tools for files go: what git made there, they could neither list nor
+    # delete.
+    if not pattern and names and (problem := problem_of("/".join((*folder, *names)))) is not None:
+        return Refused(f"{text[:60]!r} {problem}.")
     return tuple(names)

@@ -114,7 +114,12 @@ class _Run:
 
     async def answer(self) -> Done:
         """See `perform`."""
-        configuration = await asyncio.to_thread(self._looked_at)
+        try:
+            configuration = await asyncio.to_thread(self._looked_at)
+        except (FileNotFoundError, NotADirectoryError):
+            # Somebody deletes it meanwhile, or a file stands where a folder should be.
+            message = "What stands there is no folder, or is being changed. List it, and try again."
+            raise ToolFailure("conflict", message, field="args") from None
         remotes = self._remotes(configuration)
         room = await self._room()
         road = await road_to(self.ctx, remotes, self.ground) if remotes else Road()
@@ -149,9 +154,14 @@ class _Run:
             raise ToolFailure("not_found", f"There is no folder {shown}.", field="args")
         found = repository.configuration_at(self.folder)
         if self.made is not None and self.made.exists():
+            if not self.made.is_dir():
+                shown = "/".join(("/workspace", *plan.folder, *(plan.target or ())))
+                raise ToolFailure("validation", f"{shown} is a file, no folder.", field="args")
             self.kept, self.filled = True, any(list(self.made.iterdir()))
             if self.made != self.folder:
                 repository.configuration_at(self.made)
+            if "--bare" in plan.argv:
+                repository.require_empty(self.made)
         if found is None and not self._anywhere():
             raise repository.missing(self.ground.root, plan.folder)
         return found

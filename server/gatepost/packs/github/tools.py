@@ -155,7 +155,9 @@ async def _sent(ctx: CallContext, method: str, repo: str, **carried: Any) -> Rep
     settings = ctx.settings(GithubSettings)
     headers = {"accept": "application/vnd.github+json", "x-github-api-version": VERSION}
     if settings.token:
-        token = await ctx.secret(settings.token, field="token", literals=False)
+        token = await ctx.secret(
+            settings.token, field="token", literals=False, to=settings.api_url, fixed=True
+        )
         headers["authorization"] = f"Bearer {token.strip()}"
     wrote = method != "GET"
     reply = await ctx.http.send(

@@ -82,7 +82,8 @@ TOOLS = {
 NOTES = [
     "Set endpoint to the GitLab REST base URL, which ends in /api/v4: https://gitlab.com/api/v4.",
     "Set token to a GitLab personal access token, or better to secret:NAME, which names one that "
-    "is kept for you and that you never see. An operator may refuse tokens given literally.",
+    "is kept for you and that you never see. It goes to the hosts that an operator bound it to and "
+    "no others. An operator may refuse tokens given literally.",
     "A project's or group's path is one id in a path: write its slashes as %2F "
     "(/projects/group%2Fproject), and those of a file's path likewise.",
     "status_code is GitLab's own: 401 for a wrong token, 403 for one that lacks a scope, 404 also "

@@ -92,7 +92,7 @@ async def gitlab_request(  # noqa: PLR0913  # Octoprox's own parameters
     sending = _body(json_body, form, files)
     sending["params"] = flattened(params, "params")
     literals = ctx.settings(GitlabSettings).literals
-    secret = await ctx.secret(token, field="token", literals=literals)
+    secret = await ctx.secret(token, field="token", literals=literals, to=url)
     sending["headers"] = _headers(headers) | _credential(secret.strip())
     sending["timeout_s"], sending["max_bytes"] = timeout_s, max_bytes
     # Elsewhere than at GitLab itself, what is asked next carries no token.

@@ -28,15 +28,18 @@ class Credential(msgspec.Struct, frozen=True, kw_only=True):
     scheme: str = ""
     reference: str = ""
     """`secret:NAME`, which the tenant's operator set."""
+    fixed: bool = False
+    """Whether the operator's configuration says where the API is."""
     sealed: str = ""
     """Or the name under which a literal is sealed."""
 
 
-async def kept(ctx: CallContext, header: str, text: str | None) -> Credential:
+async def kept(ctx: CallContext, header: str, text: str | None, home: str) -> Credential:
     """
     What remains of this value in the clear; a literal is sealed, durably.
 
-    ToolFailure when there is no such secret, or when literals are not taken.
+    ToolFailure when there is no such secret, when it may not go to *home*, where the API is, or
+    when literals are not taken.
     """
     if not HEADER.fullmatch(header) or header.lower() in TAKEN:
         message = f"{header[:100]!r} is not a header that can carry a credential."
@@ -46,7 +49,7 @@ async def kept(ctx: CallContext, header: str, text: str | None) -> Credential:
     match = SCHEME.fullmatch(text)
     scheme, named = match.groups() if match else ("", text)
     literals = ctx.settings(OpenapiSettings).literals
-    value = _checked(await ctx.secret(named, field=FIELD, literals=literals))
+    value = _checked(await ctx.secret(named, field=FIELD, literals=literals, to=home))
     if named.startswith("secret:"):
         return Credential(header=header, scheme=scheme, reference=named)
     if len(value) < LEAST_CHARACTERS:
@@ -80,7 +83,8 @@ async def headers(
             message = "The credential of this API is gone. Load it again with auth_header."
             raise ToolFailure("not_found", message, field="name")
     elif credential.reference:
-        value = await ctx.secret(credential.reference, field=FIELD)
+        # Judged at each call: what a secret is bound to may have changed since it was loaded.
+        value = await ctx.secret(credential.reference, field=FIELD, to=url, fixed=credential.fixed)
     else:
         return {}
     return {credential.header.lower(): _checked(f"{credential.scheme} {value}".strip())}

@@ -5,7 +5,7 @@ from typing import Annotated
 
 from pydantic import BaseModel, Field
 
-from gatepost.openapi.address import Nowhere, checked_base
+from gatepost.openapi.address import Nowhere, base_url, checked_base
 from gatepost.openapi.document import Document
 from gatepost.packs.openapi import credential, shelf, source
 from gatepost.packs.openapi.pack import pack
@@ -65,8 +65,9 @@ async def openapi_load(  # noqa: PLR0913  # its page has so many
     if (spec_url is None) == (spec_content is None):
         message = "Give the specification: either spec_url or spec_content."
         raise ToolFailure("validation", message, field="spec_url")
-    base_url = _base(base_url_override)
+    override = _base(base_url_override)
     document, url = await _document(ctx, spec_url, spec_content)
+    home = _home(document, override, url) if auth_header is not None else ""
     await ctx.progress(2, 3, "Keeping it")
     record = await shelf.keep(
         ctx,
@@ -77,8 +78,8 @@ async def openapi_load(  # noqa: PLR0913  # its page has so many
             endpoint_count=len(document.entries),
             document="",
             spec_url=url,
-            base_url=base_url,
-            credential=await credential.kept(ctx, auth_header_name, auth_header),
+            base_url=override,
+            credential=await credential.kept(ctx, auth_header_name, auth_header, home),
         ),
         document.data,
     )
@@ -136,6 +137,14 @@ def _base(override: str | None) -> str:
         return ""
     try:
         return checked_base(override)
+    except Nowhere as error:
+        raise ToolFailure("validation", str(error), field="base_url_override") from None
+
+
+def _home(document: Document, override: str, spec_url: str) -> str:
+    """Where calls and their credential would go."""
+    try:
+        return base_url(document, override=override, spec_url=spec_url)
     except Nowhere as error:
         raise ToolFailure("validation", str(error), field="base_url_override") from None
 

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.openapi.address import Nowhere, base_url, operation_base
+from gatepost.openapi.address import Nowhere, base_url, operation_base, origin_of
 from gatepost.openapi.answer import PROMPT_BYTES, READ_BYTES, shown_body
 from gatepost.openapi.arguments import Arguments, arguments_of
 from gatepost.openapi.document import Document, Entry, Unresolvable
@@ -88,6 +88,12 @@ def _pack(name: str, api: Api, document: Document) -> Pack:
     return pack
 
 
+def _is_fixed(api: Api, home: str) -> bool:
+    """Whether the operator chose where the API is, and not whoever serves its description."""
+    fetched = api.document.startswith(("http://", "https://"))
+    return bool(api.base_url) or not fetched or origin_of(api.document) == origin_of(home)
+
+
 def _is_wanted(entry: Entry, api: Api) -> bool:
     return (
         (not api.tags or bool(set(api.tags) & set(entry.tags)))
@@ -138,7 +144,10 @@ class Offered:
         self.api, self.operation = api, operation
         self._base, self._home = base, home
         self._credential = Credential(
-            header=api.auth_header, scheme=api.auth_scheme, reference=api.auth
+            header=api.auth_header,
+            scheme=api.auth_scheme,
+            reference=api.auth,
+            fixed=_is_fixed(api, home),
         )
         self._hidden = frozenset({api.auth_header.lower()} if api.auth else ())
         self.arguments: Arguments = arguments_of(operation, hidden=self._hidden)

@@ -1,7 +1,7 @@
 """Which scripts an administrator let run, and which wait for one; the same at every replica."""
 
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal
 
 import msgspec
@@ -50,21 +50,29 @@ class Approvals:
         review = await self.approved(script.name)
         return review is not None and review.digest == script.digest
 
-    async def submit(self, script: Script, *, by: str, most: int) -> None:
+    async def submit(self, scripts: Sequence[Script], *, by: str, most: int) -> None:
         """
-        Let it wait for an administrator, beside at most *most* of the tenant's.
+        Let them wait for an administrator, so that at most *most* of the tenant's do.
 
-        The oldest makes room, and an older version of the same file goes: it cannot run any more.
+        The oldest make room, and an older version of the same file goes: it cannot run any more.
         """
-        key = WAITING + script.digest
-        if script.text is None or await self._entries.get(key) is not None:
+        fresh = [one for one in scripts if one.text is not None and not await self._waits(one)]
+        if not fresh:
             return
+        # Read once for all of them: what waits may be large, and a tenant has many scripts.
+        del fresh[most:]
+        names = {script.name for script in fresh}
         waiting = await self.waiting()
-        gone = [one for one in waiting if one.name == script.name]
-        kept = [one for one in waiting if one.name != script.name]
-        for review in [*gone, *kept[: max(len(kept) - most + 1, 0)]]:
+        gone = [one for one in waiting if one.name in names]
+        kept = [one for one in waiting if one.name not in names]
+        for review in [*gone, *kept[: max(len(kept) + len(fresh) - most, 0)]]:
             await self._entries.delete(WAITING + review.digest)
-        await self._entries.put(key, self._review(script, by), now=self._clock(), revision=0)
+        for script in fresh:
+            value = self._review(script, by)
+            await self._entries.put(WAITING + script.digest, value, now=self._clock(), revision=0)
+
+    async def _waits(self, script: Script) -> bool:
+        return await self._entries.get(WAITING + script.digest) is not None
 
     async def waiting(self) -> list[Review]:
         """What waits for an administrator, the oldest first."""

@@ -178,13 +178,15 @@ async def script_reload(ctx: CallContext) -> Reloaded:
     """
     settings = ctx.settings(ScriptsSettings)
     found = await Shelf(settings, ctx.workspace).all()
-    unapproved = []
-    for script in found.scripts:
-        if not await may_run(ctx, settings, script):
-            unapproved.append(script.name)
-            await _submit(ctx, settings, script)
+    unapproved = [one for one in found.scripts if not await may_run(ctx, settings, one)]
+    await _submit(ctx, settings, *unapproved)
     turned = await Catalog(ctx.entries(Catalog.SUBJECT)).take(found.scripts)
-    return Reloaded(new=turned.new, changed=turned.changed, gone=turned.gone, unapproved=unapproved)
+    return Reloaded(
+        new=turned.new,
+        changed=turned.changed,
+        gone=turned.gone,
+        unapproved=[script.name for script in unapproved],
+    )
 
 
 async def may_run(ctx: CallContext, settings: ScriptsSettings, script: Script) -> bool:
@@ -200,9 +202,9 @@ async def _require(ctx: CallContext, settings: ScriptsSettings, script: Script) 
         raise ToolFailure("denied", PENDING.format(file=script.file))
 
 
-async def _submit(ctx: CallContext, settings: ScriptsSettings, script: Script) -> None:
+async def _submit(ctx: CallContext, settings: ScriptsSettings, *scripts: Script) -> None:
     approvals = Approvals(ctx.entries(SUBJECT))
-    await approvals.submit(script, by=ctx.caller.subject, most=settings.max_pending)
+    await approvals.submit(scripts, by=ctx.caller.subject, most=settings.max_pending)
 
 
 async def _run(

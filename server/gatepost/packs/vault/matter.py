@@ -107,9 +107,12 @@ class Dumper(yaml.SafeDumper):
         return True
 
 
-for _kind in (Loader, Dumper):
+# Nor is `<<` more than a name: eight lines of mappings that take in one another ten times over are
+# a hundred million entries before anything of ours sees them. Other readers take it for more, so
+# it is written with quotes.
+for _kind, _left_out in ((Loader, {"timestamp", "merge"}), (Dumper, {"timestamp"})):
     _kind.yaml_implicit_resolvers = {
-        first: [(tag, pattern) for tag, pattern in rules if tag != "tag:yaml.org,2002:timestamp"]
+        first: [(tag, pattern) for tag, pattern in rules if tag.rpartition(":")[2] not in _left_out]
         for first, rules in yaml.SafeLoader.yaml_implicit_resolvers.items()
     }
 

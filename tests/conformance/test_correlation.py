@@ -1,0 +1,44 @@
+"""A caller's own id for what a call is part of reaches the tool, whatever revision it speaks."""
+
+from typing import Any
+
+import pytest
+
+from gatepost import CallContext, Pack
+from tests.support.mcp import Client, message
+
+pack = Pack("parts")
+FIELD = "x-octopus-correlation-id"
+
+
+@pack.tool(read_only=True)
+async def part_of(ctx: CallContext) -> str:
+    """Tell what the call is part of."""
+    return str(ctx.correlation)
+
+
+def told(answer: Any) -> str:
+    text: str = answer.json["result"]["content"][0]["text"]
+    return text
+
+
+@pytest.mark.requirement("O13")
+@pytest.mark.parametrize(
+    ("fields", "seen"),
+    [
+        ({}, "None"),
+        ({FIELD: "episode-1"}, "episode-1"),
+        ({FIELD: "episode-1", "idempotency-key": "k-1"}, "episode-1"),
+    ],
+)
+async def test_a_tool_knows_what_its_call_is_part_of(fields: dict[str, str], seen: str) -> None:
+    """Also where another key marks the retry; for logs and for calls further on."""
+    client = Client(pack.offers)
+    params = {"name": "part_of", "arguments": {}}
+    modern = await client.ask(
+        "tools/call", params, **{k.replace("-", "_"): v for k, v in fields.items()}
+    )
+    session = await client.open()
+    legacy = await client.within(session, message("tools/call", params), *fields.items())
+
+    assert (told(modern), told(legacy)) == (seen, seen)

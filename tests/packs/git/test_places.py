@@ -1,0 +1,91 @@
+"""Where git may make something, and what it says of places that are none."""
+
+import os
+from pathlib import Path
+
+import pytest
+
+from gatepost.packs.git.configuration import configuration_of
+from gatepost.packs.git.repository import emptied
+from tests.packs.git.conftest import World
+from tests.packs.office import Worker
+
+DEEP = "/".join("x" * 40)
+
+PLACES = {
+    "below a name that is too long": (["-C", "a" * 300, "status"], "is too long"),
+    "at a name that is too long": (["init", "a" * 300], "is too long"),
+    "deeper than the tools for files go": (["init", DEEP], "and 32 names"),
+    "deeper from a folder": (["-C", DEEP[:60], "init", DEEP[:30]], "and 32 names"),
+    "at a name that hides": (["init", "a\u202e"], "marks that reorder"),
+    "at a file": (["init", "file"], "is a file, no folder"),
+    "a clone at a file": (["clone", "https://git.company.test/a.git", "file"], "is a file"),
+    "in a file": (["-C", "file", "status"], "There is no folder /workspace/file."),
+    "below a file": (["-C", "file/below", "status"], "There is no folder"),
+    "a bare one over files": (["init", "--bare", "shaped"], "new or empty folder"),
+    "a bare one over files here": (["-C", "shaped", "init", "--bare"], "new or empty folder"),
+}
+
+
+@pytest.mark.parametrize(("args", "says"), PLACES.values(), ids=PLACES)
+def test_an_odd_place_is_a_mistake_of_the_caller(agent: Worker, args: list[str], says: str) -> None:
+    """Names, depths and files as no system takes them were failures of the server before."""
+    agent.call("fs_write_text", path="file", text="x")
+    # What a bare repository is made of may be written by any tool; git reads what it includes.
+    agent.call("fs_write_text", path="shaped/config", text="[include]\n\tpath = /etc/passwd\n")
+
+    heard = agent.call("git", args=args)
+    assert heard.failure is not None
+    assert says in heard.failure
+    assert heard.kind in (None, "validation", "not_found")
+
+
+def test_a_new_bare_repository_is_made(agent: Worker, world: World) -> None:
+    """In a folder that is new, and in one that is empty."""
+    (agent.folder / "empty").mkdir(parents=True)
+
+    made = [agent.call("git", args=["init", "--bare", name]) for name in ("new", "empty")]
+    assert [heard.value["returncode"] for heard in made] == [0, 0]
+
+
+def test_a_branch_with_quotes_in_its_name_is_worked_on(agent: Worker) -> None:
+    """Whoever is cloned chooses it; git's own section for it closed the repository for good."""
+    done = [
+        agent.call("git", args=["-C", "quotes", *args] if args[0] != "init" else args)
+        for args in (
+            ["init", "quotes"],
+            ["commit", "--allow-empty", "-m", "one"],
+            ["checkout", "-q", "-b", 'a"b'],
+            ["branch", "-u", "main"],
+            ["status"],
+        )
+    ]
+    assert [heard.failure for heard in done] == [None] * 5
+    assert 'On branch a"b' in done[-1].value["stdout"]
+
+
+def test_a_quoted_name_hides_no_key() -> None:
+    """A quote with a backslash before it does not end the name, for git as for us."""
+    config = configuration_of('[branch "a\\"]\\\\b"]\n\tmerge = refs/heads/x\n')
+
+    assert config.remotes == {}
+
+
+def test_what_a_clone_leaves_is_removed_however_deep_it_is(tmp_path: Path) -> None:
+    """A tree that a stranger made a thousand folders deep was one too deep to be removed."""
+    made, here = tmp_path / "made", os.getcwd()
+    made.mkdir()
+    os.chdir(made)
+    try:
+        for _ in range(1_200):
+            os.mkdir("d")
+            os.chdir("d")
+        Path("file").write_text("x")
+    finally:
+        os.chdir(here)
+    emptied(made, keep=True)
+    kept = list(made.iterdir())
+    emptied(made, keep=False)
+
+    assert kept == []
+    assert not made.exists()

@@ -1,0 +1,300 @@
+"""A secret goes to the hosts that it is bound to, whoever says where it should go."""
+
+import json
+import re
+from collections.abc import Iterator, Mapping
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.packs.forges.front import Answer, Asked, Forge
+from tests.packs.keeping import Keeping
+from tests.packs.office import Office, Worker, open_office
+
+PLAIN_MOVED = ("plain", "moved")
+TOKEN = "glpat-goes-to-one-host-only"
+CYRILLIC = "\N{CYRILLIC SMALL LETTER BYELORUSSIAN-UKRAINIAN I}"
+ICS = b"BEGIN:VCALENDAR\r\nVERSION:2.0\r\nPRODID:x\r\nEND:VCALENDAR\r\n"
+
+
+def described(server: str) -> dict[str, Any]:
+    """An API with two operations, at this server."""
+    return {
+        "openapi": "3.1.0",
+        "info": {"title": "", "version": ""},
+        "servers": [{"url": server}],
+        "paths": {"/list": {"get": {}}, "/moved": {"get": {}}},
+    }
+
+
+class World(NamedTuple):
+    """The server that secrets are made for, and one that wants them; tools may reach both."""
+
+    home: Forge
+    thief: Forge
+    keeping: Keeping
+    office: Office
+
+    def stolen(self) -> bool:
+        """Whether the thief has got anything, however it was packed."""
+        return any(
+            "private-token" in asked.headers or "authorization" in asked.headers
+            for asked in self.thief.asked
+        )
+
+
+@pytest.fixture(scope="module")
+def world(tmp_path_factory: pytest.TempPathFactory) -> Iterator[World]:
+    keeping, folder = Keeping(), tmp_path_factory.mktemp("binding")
+
+    def stealing(asked: Asked) -> Answer:
+        return Answer(200, described("/") if "json" in asked.path else [])
+
+    with Forge(stealing) as thief:
+
+        def answered(asked: Asked) -> Answer:
+            if "moved" in asked.path:
+                return Answer(302, b"", {"location": f"{thief.url}/list"})
+            if asked.path == "/astray.json":
+                return Answer(200, described(thief.url))
+            calendar = asked.path.endswith(".ics")
+            return (
+                Answer(200, ICS, {"content-type": "text/calendar"}) if calendar else Answer(200, [])
+            )
+
+        with Forge(answered) as home:
+            (folder / "own.json").write_text(json.dumps(described(home.url)))
+            signed = {"user": "secret:TOKEN", "password": "secret:TOKEN"}
+            calendars = {name: {"url": f"{home.url}/{name}.ics"} | signed for name in PLAIN_MOVED}
+            api = {"auth": "secret:TOKEN", "auth_scheme": "Bearer"}
+            apis = {
+                "own": api | {"document": str(folder / "own.json"), "prefix": "own_"},
+                "astray": api | {"document": f"{home.url}/astray.json", "prefix": "astray_"},
+            }
+            with open_office(
+                folder,
+                ["gitlab", "openapi", "github", "calendar"],
+                network={"allow_hosts": [home.place, thief.place]},
+                packs={
+                    "github": {"api_url": home.url, "token": "secret:TOKEN"},
+                    "calendar": {"calendars": calendars},
+                    "openapi": {"apis": apis},
+                },
+                prepare=keeping.begin,
+            ) as office:
+                yield World(home, thief, keeping, office)
+
+
+@pytest.fixture(params=["mcp", "rest"])
+def worker(world: World, request: pytest.FixtureRequest) -> Worker:
+    """An agent whose tenant has a secret for one host, one for another, and one for none."""
+    worker = world.office.worker(request.param)
+    world.keeping.put(worker.tenant, world.home.place, BOUND=TOKEN)
+    world.keeping.put(worker.tenant, "gitlab.com", ASTRAY=TOKEN)
+    world.keeping.put(worker.tenant, LOOSE=TOKEN)
+    world.thief.asked.clear()
+    world.home.asked.clear()
+    return worker
+
+
+def filled(text: str, world: World) -> str:
+    """HOME and THIEF as host and port."""
+    return text.replace("HOME", world.home.place).replace("THIEF", world.thief.place)
+
+
+ATTEMPTS = {
+    # name: (secret, base URL, what is told; None: it is sent)
+    "where it belongs": ("BOUND", "http://HOME/api/v4", None),
+    "as some write it": ("BOUND", "HTTP://HOME", None),
+    "none at all": ("MISSING", "http://THIEF", "secrets set MISSING --tenant TENANT --host HOST"),
+    "another host": ("BOUND", "http://THIEF/api/v4", "is bound to HOME and is not sent to THIEF"),
+    "bound to another": ("ASTRAY", "http://HOME", "is bound to gitlab.com and is not sent to HOME"),
+    "bound to none": ("LOOSE", "http://HOME", "bind LOOSE --tenant TENANT --host HOME"),
+    "bound to none, stolen": ("LOOSE", "http://THIEF", "to one that a caller chooses"),
+    "encrypted, elsewhere": ("BOUND", "https://THIEF", "is not sent to THIEF"),
+    "a user": ("BOUND", "http://HOME@THIEF", "."),
+    "a password": ("BOUND", "http://gitlab.com:x@THIEF", "."),
+    "a backslash": ("BOUND", "http://THIEF\\@HOME", "."),
+    "a path": ("BOUND", "http://THIEF/HOME", "is not sent to THIEF"),
+    "a query": ("BOUND", "http://THIEF?HOME", "."),
+    "a fragment": ("BOUND", "http://THIEF#HOME", "."),
+    "a dot at the end": ("BOUND", "http://127.0.0.1.", "not sent to that URL"),
+    "without the port": ("BOUND", "https://127.0.0.1", "is not sent to 127.0.0.1"),
+    "unencrypted": ("BOUND", "http://127.0.0.1", "it is unencrypted"),
+    "as a number": ("BOUND", "http://2130706433", "not sent to that URL"),
+    "another name of it": ("BOUND", "https://localhost:8443", "is not sent to localhost:8443"),
+    "other letters": ("ASTRAY", f"https://g{CYRILLIC}tlab.com", "."),
+    "other letters, encoded": ("ASTRAY", "https://xn--gtlab-lvf.com", "is not sent to xn--"),
+    "another top": ("ASTRAY", "https://gitlab.com.evil.example", "is not sent to gitlab.com.evil"),
+    "below it": ("ASTRAY", "https://evil.gitlab.com", "is not sent to evil.gitlab.com"),
+    "another port": ("ASTRAY", "https://gitlab.com:8443", "is not sent to gitlab.com:8443"),
+    "a percent sign": ("ASTRAY", "https://gitlab%2ecom", "."),
+}  # fmt: skip
+
+
+@pytest.mark.requirement("X4")
+@pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
+def test_gitlab_gets_what_is_bound_to_it(
+    world: World, worker: Worker, attempt: tuple[str, str, str | None]
+) -> None:
+    """The endpoint is the caller's choice, and the hosts are the operator's."""
+    name, base, says = attempt
+    heard = worker.call(
+        "gitlab_request", endpoint=filled(base, world), token=f"secret:{name}", path="/list"
+    )
+
+    judge(world, worker, heard.failure, heard.kind, says)
+    assert [one.headers.get("private-token") for one in world.home.asked] == [TOKEN] * (not says)
+
+
+@pytest.mark.requirement("X7")
+@pytest.mark.parametrize("how", ["override", "server", "operation"])
+@pytest.mark.parametrize("attempt", ATTEMPTS.values(), ids=ATTEMPTS)
+def test_a_loaded_api_gets_what_is_bound_to_it(
+    world: World, worker: Worker, attempt: tuple[str, str, str | None], how: str
+) -> None:
+    """Wherever the description, which anybody may have written, or the caller says that it is."""
+    name, base, says = attempt
+    document = described("http://unused.example" if how == "override" else filled(base, world))
+    heard = worker.call(
+        "openapi_load",
+        name="api",
+        spec_content=json.dumps(document),
+        auth_header=f"Bearer secret:{name}",
+        **({"base_url_override": filled(base, world)} if how == "override" else {}),
+    )
+    if heard.failure is None:
+        heard = worker.call("openapi_call", name="api", path="/list", method="GET")
+
+    judge(world, worker, heard.failure, heard.kind, says)
+    sent = [one.headers.get("authorization") for one in world.home.asked]
+    assert sent == [f"Bearer {TOKEN}"] * (not says)
+
+
+def judge(
+    world: World, worker: Worker, failure: str | None, kind: str | None, says: str | None
+) -> None:
+    """Told in words that help, and nothing sent to whom it is not for."""
+    if says is None:
+        assert failure is None
+    else:
+        assert filled(says, world).replace("TENANT", worker.tenant) in str(failure)
+        assert kind in (None, "denied", "validation", "not_found")
+        assert TOKEN not in str(failure)
+    assert world.thief.asked == []
+
+
+def loaded(world: World, worker: Worker, secret: str, **more: Any) -> str | None:
+    """What is told of loading an API with a secret."""
+    given = {"spec_content": json.dumps(described(world.home.url))} | more
+    heard = worker.call("openapi_load", name="api", auth_header=f"secret:{secret}", **given)
+    return heard.failure
+
+
+def test_a_description_at_another_server_leads_there(world: World, worker: Worker) -> None:
+    """A relative server is where the description was in the end."""
+    failure = loaded(
+        world, worker, "BOUND", spec_content=None, spec_url=f"{world.thief.url}/api.json"
+    )
+
+    assert f"is not sent to {world.thief.place}" in str(failure)
+    assert not world.stolen()
+
+
+def test_binding_is_judged_at_each_call(world: World, worker: Worker) -> None:
+    """An API that was loaded before the operator bound its secret elsewhere gets it no more."""
+    assert loaded(world, worker, "BOUND") is None
+    world.keeping.put(worker.tenant, "gitlab.com", BOUND=TOKEN)
+    heard = worker.call("openapi_call", name="api", path="/list", method="GET")
+
+    assert "is bound to gitlab.com and is not sent to" in str(heard.failure)
+    assert world.home.asked == []
+
+
+MARCH = {"start": "2026-03-01", "end": "2026-04-01"}
+FIXED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "github": ("github_list_issues", {"repo": "octo/plain"}),
+    "a configured API": ("own_get_list", {}),
+    "calendar": ("calendar_read", MARCH | {"calendar": "plain"}),
+}
+MOVED: Mapping[str, tuple[str, Mapping[str, Any]]] = {
+    "github": ("github_list_issues", {"repo": "octo/moved"}),
+    "a configured API": ("own_get_moved", {}),
+    "calendar": ("calendar_read", MARCH | {"calendar": "moved"}),
+}
+
+
+@pytest.mark.parametrize(("tool", "arguments"), FIXED.values(), ids=FIXED)
+def test_where_the_configuration_says_the_host(
+    world: World, worker: Worker, tool: str, arguments: Mapping[str, Any]
+) -> None:
+    """A secret that is bound to none goes there; one that is bound elsewhere does not."""
+    hosts: tuple[tuple[str, ...], ...] = ((), (world.home.place,), ("gitlab.com",))
+    failures = []
+    for bound in hosts:
+        world.keeping.put(worker.tenant, *bound, TOKEN=TOKEN)
+        failures.append(worker.call(tool, **arguments).failure)
+    sent = [one for one in world.home.asked if "authorization" in one.headers]
+
+    assert failures[:2] == [None, None]
+    assert f"is bound to gitlab.com and is not sent to {world.home.place}" in str(failures[2])
+    assert len(sent) == len(world.home.asked) == 2
+
+
+def test_a_description_that_was_fetched_does_not_say_the_host(world: World, worker: Worker) -> None:
+    """Whoever serves it could send the secrets of all tenants anywhere."""
+    world.keeping.put(worker.tenant, TOKEN=TOKEN)
+    refused = worker.call("astray_get_list")
+    world.keeping.put(worker.tenant, world.thief.place, TOKEN=TOKEN)
+    bound = worker.call("astray_get_list")
+
+    assert "is bound to no host" in str(refused.failure)
+    assert bound.failure is None
+    assert len(world.thief.asked) == 1
+
+
+@pytest.mark.parametrize(("tool", "arguments"), MOVED.values(), ids=MOVED)
+def test_a_redirect_takes_no_configured_secret_along(
+    world: World, worker: Worker, tool: str, arguments: Mapping[str, Any]
+) -> None:
+    """It is followed to another host, which learns nothing of who asks."""
+    world.keeping.put(worker.tenant, world.home.place, TOKEN=TOKEN)
+    worker.call(tool, **arguments)
+
+    assert "authorization" in world.home.asked[0].headers
+    assert len(world.thief.asked) == 1
+    assert not world.stolen()
+
+
+def test_a_redirect_takes_no_named_secret_along(world: World, worker: Worker) -> None:
+    """Neither where the caller chose the first host."""
+    worker.call("gitlab_request", endpoint=world.home.url, token="secret:BOUND", path="/moved")
+    assert loaded(world, worker, "BOUND") is None
+    worker.call("openapi_call", name="api", path="/moved", method="GET")
+
+    assert len(world.home.asked) == len(world.thief.asked) == 2
+    assert not world.stolen()
+
+
+def test_a_literal_goes_where_its_caller_says(world: World, worker: Worker) -> None:
+    """It is the caller's own."""
+    heard = worker.call(
+        "gitlab_request",
+        endpoint=world.thief.url,
+        token="glpat-mine-and-nobody-elses",
+        path="/list",
+    )
+
+    assert heard.failure is None
+    assert world.stolen()
+
+
+def test_what_was_withheld_is_logged(
+    world: World, worker: Worker, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """With the host that a caller wanted it to be sent to."""
+    worker.call("gitlab_request", endpoint=world.thief.url, token="secret:BOUND", path="/list")
+    told = capsys.readouterr().out
+
+    assert re.search(f"secret_withheld.*{world.thief.place}", told)
+    assert TOKEN not in told

@@ -1,0 +1,199 @@
+"""Hosts that secrets are bound to: one spelling each, and no way to look like one of them."""
+
+from pathlib import Path
+
+import pytest
+
+from gatepost.keyring import KeyRing, create, rotate
+from gatepost.secrets.binding import MOST_HOSTS, Held, checked_hosts, destination
+from gatepost.secrets.grammar import SecretRefused
+from gatepost.secrets.vault import PURPOSE, SUBJECT, Unreadable, Vault, _context
+from gatepost.stores.memory import MemoryRecords
+from gatepost_authz.reach import ToolReach
+
+VALUE = "hunter2-hunter2"
+CYRILLIC = "\N{CYRILLIC SMALL LETTER BYELORUSSIAN-UKRAINIAN I}"
+SPELT = {
+    "gitlab.com": "gitlab.com",
+    "GitLab.COM.": "gitlab.com",
+    "gitlab.com:443": "gitlab.com",
+    "gitlab.com:8443": "gitlab.com:8443",
+    "xn--mller-kva.example": "xn--mller-kva.example",
+    "10.0.0.7:8080": "10.0.0.7:8080",
+    "[2001:DB8:0::1]": "[2001:db8::1]",
+    "[::1]:8443": "[::1]:8443",
+}
+
+
+@pytest.mark.parametrize(("entry", "spelt"), SPELT.items(), ids=SPELT)
+def test_a_host_has_one_spelling(entry: str, spelt: str) -> None:
+    """However it was typed, and however often."""
+    assert checked_hosts([entry, entry.upper()]) == (spelt,)
+
+
+NO_HOSTS = {
+    "": "not a name",
+    "https://gitlab.com": "neither",
+    "gitlab.com/api": "neither",
+    "*.gitlab.com": "neither",
+    "*": "neither",
+    "gitlab.com,evil.example": "neither",
+    "user:hunter2@gitlab.com": "user name",
+    "gitlab.com:0": "port",
+    "gitlab.com:": "port",
+    "gitlab.com:99999": "not a URL",
+    "127.1": "number",
+    "git lab.com": "outside printable",
+    f"g{CYRILLIC}tlab.com": "outside printable",
+    "gitlab.com\\@evil.example": "backslash",
+}
+
+
+@pytest.mark.parametrize(("entry", "says"), NO_HOSTS.items(), ids=[*map(ascii, NO_HOSTS)])
+def test_what_is_no_host_is_refused(entry: str, says: str) -> None:
+    """A pattern too; in a sentence that does not repeat what may be the value."""
+    with pytest.raises(SecretRefused, match=says) as refused:
+        checked_hosts([entry])
+
+    assert "hunter2" not in str(refused.value)
+
+
+def test_hosts_have_an_end() -> None:
+    """One more than the most is refused."""
+    names = [f"h{at}.example" for at in range(MOST_HOSTS + 1)]
+
+    assert len(checked_hosts(names[1:])) == MOST_HOSTS
+    with pytest.raises(SecretRefused, match=str(MOST_HOSTS)):
+        checked_hosts(names)
+
+
+REACH = ToolReach(["inside.example:8080", "plain.example"])
+LEADS = {
+    "https://gitlab.com/api/v4": "gitlab.com",
+    "HTTPS://GITLAB.com.:443/": "gitlab.com",
+    "https://gitlab.com:08443": "gitlab.com:8443",
+    "https://gitlab.com:/": "gitlab.com",
+    "http://inside.example:8080/x": "inside.example:8080",
+    "https://[2001:db8:0::1]/": "[2001:db8::1]",
+    "https://evil.example/gitlab.com": "evil.example",
+    "https://evil.example?@gitlab.com": "evil.example",
+    "https://gitlab.com.evil.example": "gitlab.com.evil.example",
+    "https://gitlab.com..evil.example": None,
+    "https://gitlab.com@evil.example": None,
+    "https://gitlab.com:443@evil.example": None,
+    "https://evil.example\\@gitlab.com": None,
+    "https://evil.example\\.gitlab.com": None,
+    "https://evil.example#@gitlab.com": None,
+    "https://gitlab.com\t.evil.example": None,
+    "https://gitlab.com\n@evil.example": None,
+    "https://gitlab%2ecom": None,
+    "https://gitlab\N{IDEOGRAPHIC FULL STOP}com": None,
+    "https://\N{FULLWIDTH LATIN SMALL LETTER G}itlab.com": None,
+    f"https://g{CYRILLIC}tlab.com": None,
+    "https://gitlab.com:22": None,
+    "https://gitlab.com:0": None,
+    "https://gitlab.com:99999": None,
+    "https://127.1": None,
+    "http://gitlab.com": None,
+    "http://plain.example": None,
+    "http://inside.example:8081": None,
+    "ftp://gitlab.com": None,
+    "//gitlab.com": None,
+    "gitlab.com": None,
+    "": None,
+}  # fmt: skip
+
+
+@pytest.mark.parametrize(("url", "place"), LEADS.items(), ids=[*map(ascii, LEADS)])
+def test_a_url_leads_to_one_host_or_to_none(url: str, place: str | None) -> None:
+    """As the client for requests of tools reads it; what may be read in two ways is none."""
+    if place is not None:
+        assert destination(url, REACH) == place
+    else:
+        with pytest.raises(ValueError, match=r"it|port"):
+            destination(url, REACH)
+
+
+async def test_a_binding_is_sealed_with_its_value(vault: Vault, records: MemoryRecords) -> None:
+    """Whoever can write to the database cannot choose another host for it."""
+    await vault.put("acme", "API_KEY", VALUE, ("gitlab.com",))
+    entry = await records.of("acme").entries(SUBJECT).get("API_KEY")
+
+    assert entry is not None
+    assert b"gitlab" not in entry.value
+    assert await vault.get("acme", "API_KEY") == Held(VALUE, ("gitlab.com",))
+
+
+async def test_a_new_value_stays_where_the_old_one_was(vault: Vault) -> None:
+    """Unless other hosts are given; and other hosts leave the value as it is."""
+    assert await vault.put("acme", "API_KEY", VALUE, ("gitlab.com",)) == ("gitlab.com",)
+    assert await vault.put("acme", "API_KEY", VALUE + "2") == ("gitlab.com",)
+    assert await vault.get("acme", "API_KEY") == Held(VALUE + "2", ("gitlab.com",))
+
+    before = await vault.changes()
+    assert await vault.bind("acme", "API_KEY", ("a.example", "b.example"))
+    assert await vault.get("acme", "API_KEY") == Held(VALUE + "2", ("a.example", "b.example"))
+    assert await vault.changes() > before
+    assert [row.hosts for row in await vault.rows("acme")] == [("a.example", "b.example")]
+
+    assert await vault.put("acme", "API_KEY", VALUE, ()) == ()
+    assert not await vault.bind("acme", "OTHER", ())
+    assert not await vault.bind("globex", "API_KEY", ())
+
+
+async def test_setting_and_binding_at_once_lose_nothing(
+    vault: Vault, records: MemoryRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Whichever comes second sees what the first one did."""
+    await vault.put("acme", "API_KEY", VALUE, ("gitlab.com",))
+    other, seal = Vault(records, vault.keyring), vault.keyring.seal
+
+    def between(do: Vault, value: str) -> None:
+        """Have *value* set, and bound to b.example, in the middle of what comes next."""
+
+        def interrupted(purpose: str, payload: bytes, *, context: bytes = b"") -> str:
+            monkeypatch.setattr(vault.keyring, "seal", seal)
+            entries = records.of("acme").entries(SUBJECT)
+            entry = entries._held["API_KEY"]
+            sealed = do._sealed("acme", "API_KEY", Held(value, ("b.example",)))
+            entries._held["API_KEY"] = type(entry)(
+                key="API_KEY", value=sealed, revision=entry.revision + 1, updated_at=5.0
+            )
+            return seal(purpose, payload, context=context)
+
+        monkeypatch.setattr(vault.keyring, "seal", interrupted)
+
+    between(other, VALUE)
+    assert await vault.put("acme", "API_KEY", VALUE + "2") == ("b.example",)
+    between(other, VALUE + "3")
+    assert await vault.bind("acme", "API_KEY", ("c.example",))
+
+    assert await vault.get("acme", "API_KEY") == Held(VALUE + "3", ("c.example",))
+
+
+async def test_hosts_outlive_rotations(records: MemoryRecords, tmp_path: Path) -> None:
+    """Sealed anew with their value; a new value of what cannot be opened is bound to nothing."""
+    path = tmp_path / "ring.json"
+    create(path)
+    vault = Vault(records, KeyRing.load(f"file:{path}"))
+    await vault.put("acme", "API_KEY", VALUE, ("gitlab.com",))
+    rotate(path, keep=1)
+    vault.keyring.reread()
+    assert (await vault.reseal()).sealed == 1
+    assert await vault.get("acme", "API_KEY") == Held(VALUE, ("gitlab.com",))
+
+    rotate(path, keep=1)
+    rotate(path, keep=1)
+    lost = Vault(records, KeyRing.load(f"file:{path}"))
+    with pytest.raises(Unreadable):
+        await lost.bind("acme", "API_KEY", ("a.example",))
+    assert await lost.put("acme", "API_KEY", VALUE) == ()
+
+
+async def test_what_another_version_sealed_is_told(vault: Vault, records: MemoryRecords) -> None:
+    """It is not taken for a secret without hosts."""
+    sealed = vault.keyring.seal(PURPOSE, b"hunter2", context=_context("acme", "OLD"))
+    await records.of("acme").entries(SUBJECT).put("OLD", sealed.encode(), now=0.0)
+
+    with pytest.raises(Unreadable, match="another version"):
+        await vault.get("acme", "OLD")
