@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 import pytest
+from pydantic import BaseModel
 
 from gatepost import CallContext, Pack, Secret
 from gatepost.openapi.reading import DEPTH, Unreadable, canonical
@@ -19,6 +20,14 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from tests.support.mcp import a_caller
 from tests.support.steps import steps
+
+
+class Row(BaseModel):
+    """A row whose names are words."""
+
+    truncated: str
+    other: str
+
 
 KNOWN = Redactor({"KEY": "hunter2hunter2"})
 
@@ -171,3 +180,22 @@ def test_what_is_too_deep_is_refused(data: bytes) -> None:
     """Wherever it stands in a description."""
     with pytest.raises(Unreadable, match="deeper"):
         canonical(data)
+
+
+def test_a_secret_that_is_a_word_of_an_answer_leaves_its_form() -> None:
+    """One caller's token must not make every answer of a tool another than its schema says."""
+    pack = Pack("forms")
+
+    @pack.tool()
+    async def form(ctx: CallContext, token: Secret) -> dict[str, list[Row]]:
+        """Answer rows."""
+        return {"rows": [Row(truncated=token, other=f"{token}!")]}
+
+    def context(call: Call) -> Any:
+        return None
+
+    runner = Runner(Registry(pack.tools.values()), context_for=context)
+    arguments = msgspec.json.encode({"token": "truncated"})
+    call = Call(caller=a_caller(), name="form", arguments=arguments, request_id="r")
+    structured = msgspec.json.decode(msgspec.json.encode(asyncio.run(runner.run(call)).structured))
+    assert structured == {"rows": [{"truncated": "[REDACTED:TOKEN]", "other": "[REDACTED:TOKEN]!"}]}

@@ -30,8 +30,8 @@ async def get_prompt(server: Server, ask: Ask) -> bytes:
     )
     try:
         outcome = await server.runner.run(call)
-    except Unknown:
-        raise unknown_prompt(name) from None
+    except Unknown as unknown:
+        raise unknown_prompt(unknown.name) from None
     if outcome.failure is not None:
         raise failed(outcome.failure)
     messages = [{**one, "content": block(one["content"], ask.revision)} for one in outcome.content]

@@ -35,15 +35,21 @@ _SEPARATOR, _ESCAPED_SEPARATOR = b"\0", b"\\u0000"
 _NUMBER = re.compile(rb"-?[0-9][0-9.eE+-]*")
 
 
-def cleaned(encoded: bytes, redactor: Redactor, *, blocks: bool = False) -> bytes | None:
+def cleaned(
+    encoded: bytes,
+    redactor: Redactor,
+    *,
+    blocks: bool = False,
+    names: frozenset[bytes] = frozenset(),
+) -> bytes | None:
     """
     The JSON document without secrets, or None where it holds none.
 
     What is not taken out stays byte for byte, but for how quotation marks and backslashes are
     written. *blocks*: it is a list of MCP's content blocks, whose own words stay and whose binary
-    members are looked into.
+    members are looked into. *names* of members stay as well: a schema has told them to everybody.
     """
-    document = _Document(encoded, blocks=blocks)
+    document = _Document(encoded, blocks=blocks, names=names)
     found = document.spans(redactor)
     binary = document.without(redactor)
     numbers = document.numbers(redactor)
@@ -53,7 +59,7 @@ def cleaned(encoded: bytes, redactor: Redactor, *, blocks: bool = False) -> byte
 class _Document:
     """JSON as its strings, and what stands between them."""
 
-    def __init__(self, encoded: bytes, *, blocks: bool) -> None:
+    def __init__(self, encoded: bytes, *, blocks: bool, names: frozenset[bytes]) -> None:
         if b"\\" in encoded:
             # So that each quotation mark is the beginning or the end of a string.
             encoded = encoded.replace(b"\\\\", b"\\u005c").replace(b'\\"', b"\\u0022")
@@ -62,7 +68,7 @@ class _Document:
         if len(pieces) % 2 == 0:
             pieces.append(b"")  # no JSON: its last string has no end
         self._between, self._strings = pieces[::2], pieces[1::2]
-        self._blocks = blocks
+        self._blocks, self._names = blocks, names
 
     @cached_property
     def _texts(self) -> list[bytes]:
@@ -82,9 +88,12 @@ class _Document:
             split = [one for one in split if one.secret and one.end - one.start >= LEAST_SPLIT]
             if split:
                 self._place(split, [*compress(count(), values)], 0, found)
-        for index in [each for each in found if self._blocks and self._texts[each] in PROTOCOL]:
-            del found[index]
-        return {index: merged(spans) for index, spans in found.items()}
+        return {index: merged(spans) for index, spans in found.items() if not self._stays(index)}
+
+    def _stays(self, index: int) -> bool:
+        if self._blocks and self._texts[index] in PROTOCOL:
+            return True
+        return self._texts[index] in self._names and self._is_name(index)
 
     def without(self, redactor: Redactor) -> dict[int, bytes]:
         """The binary members that hold something, as they are without it."""

@@ -2,7 +2,7 @@
 
 import asyncio
 import re
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from typing import Any, Protocol
 
@@ -12,7 +12,7 @@ from msgspec import UNSET, Raw
 from gatepost.redaction import document, place
 from gatepost.redaction.automaton import Redactor
 from gatepost.redaction.stream import Said
-from gatepost.tools.api import Call, Failure, Offer, Outcome, ToolFailure
+from gatepost.tools.api import Call, Failure, Offer, Outcome, Tool, ToolFailure
 from gatepost.tools.client import (
     NOBODY,
     Capabilities,
@@ -229,7 +229,12 @@ class Guard(msgspec.Struct, weakref=True):
         if content is not None:
             outcome = _replace(outcome, content=tuple(_decode(content)))
         if outcome.structured is not UNSET:
-            structured = document.cleaned(_encode(outcome.structured), redactor)
+            encoded = _encode(outcome.structured)
+            structured = document.cleaned(encoded, redactor)
+            if structured is not None and isinstance(self.offer, Tool) and self.offer.output_schema:
+                # A secret may be a word of the answer's own form, which would be another one then.
+                names = frozenset(_names(self.offer.output_schema))
+                structured = document.cleaned(encoded, redactor, names=names)
             if structured is not None:
                 outcome = _replace(outcome, structured=Raw(structured))
         return outcome
@@ -360,6 +365,18 @@ def _question(request: InputRequest, redactor: Redactor) -> InputRequest:
     except UNENCODABLE:
         return request  # it has no JSON, which whoever sends it finds out
     return request if params is None else InputRequest(request.method, _decode(params))
+
+
+def _names(schema: Any) -> Iterator[bytes]:
+    """What members are called by a schema."""
+    if isinstance(schema, Mapping):
+        properties = schema.get("properties")
+        if isinstance(properties, Mapping):
+            yield from (name.encode(errors="surrogatepass") for name in properties)
+        schema = [*schema.values()]
+    if isinstance(schema, Sequence) and not isinstance(schema, str):
+        for inner in schema:
+            yield from _names(inner)
 
 
 def _shown(value: Any) -> str:

@@ -90,6 +90,12 @@ FAILS = [
         "'Host' is not",
     ),
     Refused(
+        "openapi_load",
+        {"name": "x", "spec_content": INLINE, "auth_header": "Token trun"},
+        "validation",
+        "has 4 characters besides its scheme",
+    ),
+    Refused(
         "openapi_list_endpoints",
         {"name": "no"},
         "not_found",

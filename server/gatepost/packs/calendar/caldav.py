@@ -94,7 +94,7 @@ class CalDav:
         self, method: str, url: str, content: bytes, *, depth: int, max_bytes: int
     ) -> Reply:
         for _ in range(MOST_REDIRECTS):
-            if _origin(url) != _origin(self._url):
+            if not url or _origin(url) != _origin(self._url):
                 raise ToolFailure(
                     "denied",
                     "its server refers to another one, which the password is not meant for; "
@@ -110,7 +110,7 @@ class CalDav:
             location = reply.headers.get("location")
             if reply.status not in {301, 302, 303, 307, 308} or not location:
                 return checked(reply, wanted=207)
-            url = urljoin(url, location)
+            url = _joined(url, location)
         raise ToolFailure("validation", "its server redirects for ever")
 
 
@@ -118,7 +118,7 @@ class _Found:
     """One resource of a PROPFIND's answer."""
 
     def __init__(self, base: str, response: Element) -> None:
-        self.url = urljoin(base, _href(response) or base)
+        self.url = _joined(base, _href(response) or base)
         kinds = {kind.tag for found in response.iter(f"{D}resourcetype") for kind in found}
         holds = {one.get("name") for one in response.iter(f"{C}comp")}
         self.is_calendar = f"{C}calendar" in kinds and (not holds or "VEVENT" in holds)
@@ -131,7 +131,7 @@ class _Found:
     def _referred(base: str, response: Element, prop: str) -> str:
         found = response.find(f".//{prop}")
         href = _href(found) if found is not None else ""
-        return urljoin(base, href) if href else ""
+        return _joined(base, href) if href else ""
 
 
 async def _parsed(reply: Reply) -> Element:
@@ -170,6 +170,16 @@ def basic(user: str, password: str) -> dict[str, str]:
 
 def _last(url: str) -> str:
     return unquote(urlsplit(url).path.rstrip("/").rpartition("/")[2])
+
+
+def _joined(base: str, href: str) -> str:
+    """Where *href* leads; empty where it is no URL, which a server may write all the same."""
+    try:
+        url = urljoin(base, href)
+        _origin(url)  # its port may be none
+    except ValueError:
+        return ""
+    return url
 
 
 def _href(element: Element) -> str:

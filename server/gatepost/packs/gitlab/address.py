@@ -74,8 +74,9 @@ def _problem(place: str, path: str) -> str | None:
     if SERVER.match(place):
         return "should not name a server"
     decoded = place
-    for _ in range(DECODINGS):
-        if any(name in (".", "..") for name in SLASHES.split(decoded)):
+    for _ in range(DECODINGS + 1):
+        # Some servers leave out what follows a semicolon in a name (RFC 3986 section 3.3).
+        if any(name.partition(";")[0] in (".", "..") for name in SLASHES.split(decoded)):
             return "should hold no `.` and `..` as a name"
         decoded = unquote(decoded)
     return None

@@ -14,6 +14,7 @@ SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,30}) +(\S.*)", re.ASCII)
 VALUE = re.compile(r"[\x20-\x7e]{1,8000}", re.ASCII)
 TAKEN = frozenset({"host", "content-length", "content-type", "connection", "transfer-encoding"})
 FIELD = "auth_header"
+LEAST_CHARACTERS = 8
 
 
 class Credential(msgspec.Struct, frozen=True, kw_only=True):
@@ -51,6 +52,13 @@ async def kept(ctx: CallContext, header: str, text: str | None, home: str) -> Cr
     value = _checked(await ctx.secret(named, field=FIELD, literals=literals, to=home))
     if named.startswith("secret:"):
         return Credential(header=header, scheme=scheme, reference=named)
+    if len(value) < LEAST_CHARACTERS:
+        # It is taken out of every answer to the tenant: `true` would leave none as it is.
+        message = (
+            f"`{FIELD}` has {len(value)} characters besides its scheme; a credential has at "
+            f"least {LEAST_CHARACTERS}."
+        )
+        raise ToolFailure("validation", message, field=FIELD)
     name = f"openapi_{secrets.token_hex(16)}"
     await ctx.sealed.put(name, value)
     return Credential(header=header, scheme=scheme, sealed=name)
