@@ -15,7 +15,6 @@ from gatepost.openapi.operation import answer_schema, read_operation
 from gatepost.openapi.reading import canonical
 from gatepost.openapi.request import Given, Misuse, request_target
 from gatepost.openapi.schema import Simplified
-from gatepost.packs.openapi.refusal import retry_after
 from gatepost.tools.dialect import validator_of
 
 pytestmark = pytest.mark.requirement("X7")
@@ -227,14 +226,3 @@ def test_no_value_leads_out_of_its_place(value: str) -> None:
     assert (first, last) == ("a", "b")
     assert place not in ("", ".", "..")
     assert not set(place) & set("?#\\/ ")
-
-
-WAITS = {"": None, "7": 7.0, "9999999999": 86_400.0, "soon": None, "-1": None}
-
-
-@pytest.mark.parametrize("text", WAITS)
-def test_a_wait_is_read_and_bounded(text: str) -> None:
-    """Seconds or a date; at most a day."""
-    assert retry_after({"retry-after": text}) == WAITS[text]
-    assert retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
-    assert retry_after({"retry-after": "Wed, 21 Oct 2099 07:28:00 GMT"}) == 86_400.0
