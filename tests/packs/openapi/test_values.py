@@ -226,3 +226,20 @@ def test_no_value_leads_out_of_its_place(value: str) -> None:
     assert (first, last) == ("a", "b")
     assert place not in ("", ".", "..")
     assert not set(place) & set("?#\\/ ")
+
+
+@pytest.mark.parametrize("charset", ["punycode", "unicode_escape", "utf_7", "zlib", "no-such"])
+def test_a_server_chooses_no_codec_but_a_character_set(charset: str) -> None:
+    """Python's punycode keeps a processor busy for minutes with one answer."""
+    data = b"-a9a9+AGE-\\x41"
+    shown = shown_body(data, f"text/plain; charset={charset}", truncated=False, most=1_000)
+
+    assert shown.body == data.decode()
+
+
+def test_text_is_read_by_the_character_set_it_names() -> None:
+    """Of those that the web knows."""
+    for charset, data in {"latin1": b"\xfc", "Shift_JIS": "語".encode("cp932")}.items():
+        shown = shown_body(data, f"text/plain; charset={charset}", truncated=False, most=1_000)
+
+        assert shown.body in ("ü", "語")
