@@ -24,7 +24,7 @@ def site(idp: Idp) -> Iterator[House]:
         yield site
 
 
-@pytest.mark.requirement("SEC-07", "TL-18")
+@pytest.mark.requirement("SEC-07", "TL-18", "P12")
 def test_beyond_the_burst_a_caller_is_told_when_to_come_back(site: House) -> None:
     """-32000 with HTTP 200: a status of 429 would read as a login failure to some clients."""
     token = site.token(org_id="acme")

@@ -7,6 +7,7 @@ from typing import Any, NamedTuple
 
 import msgspec
 
+from gatepost.charset import codec_of
 from gatepost.openapi.operation import is_json
 
 READ_BYTES = 4_000_000
@@ -131,11 +132,11 @@ def _beginning(text: str, most: int) -> str:
 
 def _text(data: bytes, content_type: str, *, truncated: bool) -> str | None:
     told = CHARSET.search(content_type)
-    charset = told[1] if told else "utf-8"
+    charset = (told and codec_of(told[1])) or "utf-8"
     bare = content_type.partition(";")[0].strip().lower()
     try:
         text = data.decode(charset, errors="ignore" if truncated else "strict")
-    except (LookupError, UnicodeDecodeError, ValueError):
+    except UnicodeDecodeError:
         return data.decode("utf-8", errors="replace") if TEXT.match(bare) else None
     if "\0" in text or (told is None and not bare.startswith("text/") and _is_binary(bare)):
         return None

@@ -164,7 +164,8 @@ def _upload(name: str, item: Any, schema: Any) -> Upload | None:
     """A file, given as `{"filename", "data_base64", "content_type"}` or where one is expected."""
     if isinstance(item, dict) and isinstance(item.get("data_base64"), str):
         try:
-            data = base64.b64decode(item["data_base64"], validate=True)
+            # Line breaks are how many tools write it.
+            data = base64.b64decode("".join(item["data_base64"].split()), validate=True)
         except (binascii.Error, ValueError):
             raise Misuse(f"`body.{name}.data_base64` is not base64.", "body") from None
         kind = str(item.get("content_type", "application/octet-stream"))

@@ -5,6 +5,10 @@ from typing import NamedTuple
 
 import msgspec
 
+from gatepost.secrets.grammar import NAME
+
+REFERENCE = "secret:"
+
 
 class Fault(NamedTuple):
     """A setting of a pack that cannot be used."""
@@ -13,6 +17,11 @@ class Fault(NamedTuple):
     """Its name within the pack's table."""
     message: str
     hint: str = ""
+
+
+def is_reference(text: str) -> bool:
+    """Whether a setting names one of the tenant's secrets, by a name that one can have."""
+    return text.startswith(REFERENCE) and bool(NAME.fullmatch(text.removeprefix(REFERENCE)))
 
 
 class PackSettings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):

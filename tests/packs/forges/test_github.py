@@ -230,6 +230,7 @@ def test_the_token_is_in_no_log(office: Office, worker: Worker) -> None:
         ({"api_url": "github.com"}, ["api_url"]),
         ({"api_url": "https://x/?a=b"}, ["api_url"]),
         ({"token": "ghp_literal"}, ["token"]),
+        ({"token": "secret:github_token"}, ["token"]),
     ],
 )
 def test_a_setting_that_cannot_work_is_found_before_it_is_used(

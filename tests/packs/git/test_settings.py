@@ -44,6 +44,7 @@ def test_tables_in_order_are_fine() -> None:
 
 BAD = [
     ({"git": {"credentials": {"gitlab.com": "glpat-literal"}}}, "packs.git.credentials"),
+    ({"git": {"credentials": {"gitlab.com": "secret:gitlab_token"}}}, "packs.git.credentials"),
     ({"git": {"credentials": {"https://gitlab.com": "secret:A"}}}, "packs.git.credentials"),
     ({"git": {"credentials": {"GitLab.com": "secret:A"}}}, "packs.git.credentials"),
     ({"git": {"max_output_bytes": 1}}, "packs.git.max_output_bytes"),

@@ -89,7 +89,7 @@ def test_an_api_is_called(loaded: Worker, shop: Shop, api: str) -> None:
     added = call("POST", "/pet", body=pet)
     found = call("GET", "/pet/findByStatus", query_params={"status": ["available", "sold"]})
     renamed = call("POST", "/pet/{petId}", path_params=seven, body={"name": "Bello & Co"})
-    sent = {"filename": "a.png", "data_base64": "iVBORw==", "content_type": "image/png"}
+    sent = {"filename": "a.png", "data_base64": "iVBO\nRw==", "content_type": "image/png"}
     upload = call(
         "POST",
         "/pet/{petId}/uploadImage",

@@ -15,7 +15,6 @@ from gatepost.openapi.operation import answer_schema, read_operation
 from gatepost.openapi.reading import canonical
 from gatepost.openapi.request import Given, Misuse, request_target
 from gatepost.openapi.schema import Simplified
-from gatepost.packs.openapi.refusal import retry_after
 from gatepost.tools.dialect import validator_of
 
 pytestmark = pytest.mark.requirement("X7")
@@ -229,12 +228,18 @@ def test_no_value_leads_out_of_its_place(value: str) -> None:
     assert not set(place) & set("?#\\/ ")
 
 
-WAITS = {"": None, "7": 7.0, "9999999999": 86_400.0, "soon": None, "-1": None}
+@pytest.mark.parametrize("charset", ["punycode", "unicode_escape", "utf_7", "zlib", "no-such"])
+def test_a_server_chooses_no_codec_but_a_character_set(charset: str) -> None:
+    """Python's punycode keeps a processor busy for minutes with one answer."""
+    data = b"-a9a9+AGE-\\x41"
+    shown = shown_body(data, f"text/plain; charset={charset}", truncated=False, most=1_000)
+
+    assert shown.body == data.decode()
 
 
-@pytest.mark.parametrize("text", WAITS)
-def test_a_wait_is_read_and_bounded(text: str) -> None:
-    """Seconds or a date; at most a day."""
-    assert retry_after({"retry-after": text}) == WAITS[text]
-    assert retry_after({"retry-after": "Wed, 21 Oct 2015 07:28:00 GMT"}) == 0.0
-    assert retry_after({"retry-after": "Wed, 21 Oct 2099 07:28:00 GMT"}) == 86_400.0
+def test_text_is_read_by_the_character_set_it_names() -> None:
+    """Of those that the web knows."""
+    for charset, data in {"latin1": b"\xfc", "Shift_JIS": "語".encode("cp932")}.items():
+        shown = shown_body(data, f"text/plain; charset={charset}", truncated=False, most=1_000)
+
+        assert shown.body in ("ü", "語")

@@ -3,7 +3,8 @@
 from gatepost.packs.gitlab.settings import SPEC_URL
 from tests.packs.pages import MUST, Page
 
-READS = "TFTT"
+READS, CLOSED = "TFTT", "TFTF"
+"""The document calls searching the description closed: GitLab itself is not asked."""
 
 PAGES = {
     "gitlab_openapi_spec": Page(
@@ -27,7 +28,7 @@ PAGES = {
             "offset": ("integer", 0),
             "refresh": ("boolean", False),
         },
-        READS,
+        CLOSED,
         "gitlab:read",
         "X5",
     ),
@@ -39,7 +40,7 @@ PAGES = {
             "spec_url": ("string", SPEC_URL),
             "refresh": ("boolean", False),
         },
-        READS,
+        CLOSED,
         "gitlab:read",
         "X5",
     ),

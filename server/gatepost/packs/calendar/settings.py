@@ -7,7 +7,7 @@ from zoneinfo import ZoneInfo
 
 import msgspec
 
-from gatepost.packs.table import Fault, PackSettings
+from gatepost.packs.table import REFERENCE, Fault, PackSettings, is_reference
 
 NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_])?", re.ASCII)
 LONGEST_S = 60.0
@@ -85,9 +85,9 @@ def _faults(calendar: Calendar) -> Iterator[Fault]:
         )
     if calendar.zone and not _is_zone(calendar.zone):
         yield _no_zone("zone", calendar.zone)
-    if calendar.password and not calendar.password.startswith("secret:"):
+    if calendar.password and not is_reference(calendar.password):
         # The value is not shown: somebody may have put the password itself here.
-        yield Fault("password", "it holds a value instead of a reference", "write secret:NAME")
+        yield Fault("password", "it is no reference to a secret", "write secret:NAME")
     if bool(calendar.user) != bool(calendar.password):
         yield Fault("user", "`user` and `password` come together", "set both, or neither")
     if calendar.path and calendar.user:
@@ -98,8 +98,10 @@ def _faults(calendar: Calendar) -> Iterator[Fault]:
 
 
 def _address_fault(field: str, address: str) -> Fault | None:
-    if not address or address.startswith("secret:"):
+    if not address or is_reference(address):
         return None
+    if address.startswith(REFERENCE):
+        return Fault(field, "that is no name of a secret", "write secret:CALENDAR_URL")
     try:
         parts = urlsplit(address)
     except ValueError:

@@ -4,10 +4,9 @@ import re
 from collections.abc import Iterator
 
 from gatepost.packs.chat.address import refusal
-from gatepost.packs.table import Fault, PackSettings
+from gatepost.packs.table import REFERENCE, Fault, PackSettings, is_reference
 
 NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_])?", re.ASCII)
-REFERENCE = re.compile(r"secret:[A-Z][A-Z0-9_]{0,63}", re.ASCII)
 LONGEST_S = 60.0
 MOST_PARTS = 100
 MOST_PLACES = 10
@@ -46,8 +45,8 @@ class ChatSettings(PackSettings, frozen=True):
 
 
 def _faults(setting: str, place: str) -> Iterator[Fault]:
-    if place.startswith("secret:"):
-        if not REFERENCE.fullmatch(place):
+    if place.startswith(REFERENCE):
+        if not is_reference(place):
             yield Fault(setting, "that is no name of a secret", "write secret:TEAM_CHAT_URL")
     elif problem := refusal(place):
         # The URL is not shown: there is a token in most of them.

@@ -3,10 +3,9 @@
 import re
 from collections.abc import Iterator, Mapping
 
-from gatepost.packs.table import Fault, PackSettings
+from gatepost.packs.table import Fault, PackSettings, is_reference
 
 HOST = re.compile(r"[a-z0-9][a-z0-9.-]{0,252}(?::[1-9][0-9]{0,4})?", re.ASCII)
-REFERENCE = re.compile(r"secret:[A-Za-z][A-Za-z0-9_]{0,127}", re.ASCII)
 LEAST, MOST = 1_000, 2_000_000
 
 
@@ -31,12 +30,12 @@ class GitSettings(PackSettings, frozen=True, kw_only=True):
                     f"{host!r} is not a host",
                     "write gitlab.example.com or gitlab.example.com:8443, in lower case",
                 )
-            if not REFERENCE.fullmatch(reference):
+            if not is_reference(reference):
                 # Not shown: somebody may have put the token itself here.
                 yield Fault(
                     "credentials",
                     f"what stands for {host!r} is not the name of a tenant's secret",
-                    'write "secret:NAME", and set it for each tenant',
+                    'write "secret:NAME" (A-Z, 0-9 and _), and set it for each tenant',
                 )
         if not LEAST <= self.max_output_bytes <= MOST:
             yield Fault("max_output_bytes", f"it is not between {LEAST} and {MOST}")

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 
 import msgspec
 
+from gatepost.packs.patience import retry_after
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.surroundings import Reply
 
@@ -105,9 +106,9 @@ def _is_limit(reply: Reply, said: str) -> bool:
 
 def _wait(headers: Mapping[str, str]) -> float:
     """Seconds until another try makes sense (GitHub, rate limits for the REST API)."""
-    after, reset = headers.get("retry-after", ""), headers.get("x-ratelimit-reset", "")
-    if after.isdecimal() and after.isascii():
-        return min(float(after[:9]), MOST_WAIT_S)
+    after, reset = retry_after(headers), headers.get("x-ratelimit-reset", "")
+    if after is not None:
+        return min(after, MOST_WAIT_S)
     if reset.isdecimal() and reset.isascii() and headers.get("x-ratelimit-remaining") == "0":
         return min(max(math.ceil(float(reset[:12]) - time.time()), 1.0), MOST_WAIT_S)
     return WAIT_S

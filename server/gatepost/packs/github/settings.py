@@ -3,7 +3,7 @@
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 
-from gatepost.packs.table import Fault, PackSettings
+from gatepost.packs.table import Fault, PackSettings, is_reference
 
 
 class GithubSettings(PackSettings, frozen=True, kw_only=True):
@@ -21,7 +21,7 @@ one, which may read public repositories, slowly."""
         parts = urlsplit(self.api_url)
         if parts.scheme not in ("http", "https") or not parts.hostname or parts.query:
             yield Fault("api_url", "this is no http or https URL", "leave it out for github.com")
-        if self.token and not self.token.startswith("secret:"):
+        if self.token and not is_reference(self.token):
             # Its value is not repeated here: it may well be a token.
             yield Fault(
                 "token",

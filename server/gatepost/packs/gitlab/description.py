@@ -144,7 +144,7 @@ async def gitlab_openapi_spec(
     read_only=True,
     destructive=False,
     idempotent=True,
-    open_world=True,
+    open_world=False,
     timeout_s=LOAD_S,
 )
 async def gitlab_openapi_paths(
@@ -180,7 +180,7 @@ async def gitlab_openapi_paths(
     read_only=True,
     destructive=False,
     idempotent=True,
-    open_world=True,
+    open_world=False,
     timeout_s=LOAD_S,
 )
 async def gitlab_openapi_operation(

@@ -1,12 +1,11 @@
 """What an API says when it does not do what was asked, as a failure that a model can act on."""
 
-import email.utils
-import time
 from collections.abc import Mapping
 from typing import Any
 
 import msgspec
 
+from gatepost.packs.patience import retry_after
 from gatepost.tools.api import FailureKind, ToolFailure
 from gatepost.tools.surroundings import Reply
 
@@ -22,7 +21,6 @@ KINDS: Mapping[int, FailureKind] = {
     429: "rate_limit",
 }
 SHOWN = 600
-LONGEST_WAIT_S = 86_400.0
 WORDS = ("message", "detail", "error_description", "error", "title", "errors", "reason", "msg")
 """Where APIs put their sentence (RFC 9457 has `detail` and `title`), the most telling first."""
 
@@ -42,18 +40,6 @@ def refusal_of(reply: Reply, what: str) -> ToolFailure:
     return ToolFailure(
         kind, message, field=field if kind == "validation" else None, retry_after=wait
     )
-
-
-def retry_after(headers: Mapping[str, str]) -> float | None:
-    """Seconds to wait (RFC 9110 section 10.2.3), within a day."""
-    text = headers.get("retry-after", "").strip()
-    if text.isascii() and text.isdigit():
-        return min(float(text[:9]), LONGEST_WAIT_S)
-    try:
-        at = email.utils.parsedate_to_datetime(text).timestamp()
-    except (TypeError, ValueError, OverflowError):
-        return None
-    return min(max(at - time.time(), 0.0), LONGEST_WAIT_S)
 
 
 def _said(body: bytes) -> tuple[str, str | None]:

@@ -5,11 +5,10 @@ from collections.abc import Iterator
 from typing import Literal
 
 from gatepost.packs import BUILT_IN
-from gatepost.packs.table import Fault, PackSettings
+from gatepost.packs.table import Fault, PackSettings, is_reference
 
 NAME = re.compile(r"[a-z0-9_]{1,32}", re.ASCII)
 HEADER = re.compile(r"[!#$%&'*+.^_`|~0-9A-Za-z-]{1,100}", re.ASCII)
-SECRET = re.compile(r"secret:\S+")
 URL = re.compile(r"https?://[^\s?#@]+")
 SCOPE = re.compile(r"[\x21\x23-\x5b\x5d-\x7e]+")
 
@@ -48,10 +47,10 @@ class Api(PackSettings, frozen=True, kw_only=True):
             yield Fault("document", "no description is named", "name a file or a URL")
         if self.base_url and not URL.fullmatch(self.base_url):
             yield Fault("base_url", "this is no http or https URL without user, query and fragment")
-        if self.auth and not SECRET.fullmatch(self.auth):
+        if self.auth and not is_reference(self.auth):
             # The value is not shown: somebody may have put the secret itself here.
             hint = "write secret:NAME, and set it by `gatepost secrets set`"
-            yield Fault("auth", "this is a value instead of a reference", hint)
+            yield Fault("auth", "this is no reference to a secret", hint)
         if not HEADER.fullmatch(self.auth_header):
             yield Fault("auth_header", f"{self.auth_header!r} is no header's name")
         if self.prefix and not NAME.fullmatch(self.prefix):

@@ -30,7 +30,6 @@ BUSY_S = 20.0
 LOCK_EVERY_S = 0.01
 LOOK_EVERY = 10_000
 """Steps of SQLite between two looks at whether anybody still waits."""
-ROWS_AT_ONCE = 500
 
 SETTLED_S = 2.0
 """A file changed so shortly ago may change again within one tick of its clock, unseen."""

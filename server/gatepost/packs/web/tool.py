@@ -7,6 +7,7 @@ from weakref import WeakValueDictionary
 
 from pydantic import BaseModel, Field
 
+from gatepost.packs.patience import retry_after
 from gatepost.packs.web.page import Page
 from gatepost.packs.web.reading import Format, read
 from gatepost.packs.web.robots import AGENT, LIMIT_BYTES, Remembered, Robots
@@ -20,6 +21,8 @@ pack = Pack("web")
 REDIRECTS = 5
 ACCEPT = "text/html,application/xhtml+xml,text/markdown;q=0.9,text/plain;q=0.8,*/*;q=0.5"
 ROBOTS_S = 10.0
+WAIT_S, MOST_WAIT_S = 30.0, 3_600.0
+"""What is told of a site that does not say how long to wait, and of any."""
 remembered = Remembered()
 _turns = WeakValueDictionary[str, asyncio.Lock]()
 """A page can keep a processor busy for a second, so each tenant has one read at a time."""
@@ -147,8 +150,8 @@ def _redirected(reply: Reply) -> str:
 
 
 def _seconds(reply: Reply) -> float:
-    said = reply.headers.get("retry-after", "")
-    return min(float(said), 3600.0) if said.isascii() and said.isdigit() else 30.0
+    said = retry_after(reply.headers)
+    return WAIT_S if said is None else min(said, MOST_WAIT_S)
 
 
 def _agent_header(settings: WebSettings) -> dict[str, str]:

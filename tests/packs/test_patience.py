@@ -1,0 +1,41 @@
+"""How long other servers ask to be left alone reaches the model, however they write it."""
+
+import pytest
+
+from gatepost.packs.github.refusal import refusal
+from gatepost.packs.openapi.refusal import refusal_of
+from gatepost.packs.patience import retry_after
+from gatepost.packs.web.tool import _check_status
+from gatepost.tools.api import ToolFailure
+from gatepost.tools.surroundings import Reply
+
+WAITS = {
+    "": None,
+    "7": 7.0,
+    "9999999999": 86_400.0,
+    "soon": None,
+    "-1": None,
+    "Wed, 21 Oct 2015 07:28:00 GMT": 0.0,
+    "Wed, 21 Oct 2099 07:28:00 GMT": 86_400.0,
+}
+
+
+@pytest.mark.requirement("X7", "P8", "P9")
+@pytest.mark.parametrize("text", WAITS)
+def test_a_wait_is_read_and_bounded(text: str) -> None:
+    """Seconds or a date; at most a day."""
+    assert retry_after({"retry-after": text}) == WAITS[text]
+
+
+@pytest.mark.requirement("X7", "P8", "P9")
+def test_every_pack_tells_a_date_as_seconds() -> None:
+    """As far as it lets anybody wait."""
+    reply = Reply(
+        429, {"retry-after": "Wed, 21 Oct 2099 07:28:00 GMT"}, b"{}", False, "https://a.example/"
+    )
+    with pytest.raises(ToolFailure) as page:
+        _check_status(reply)
+
+    assert page.value.failure.retry_after == 3_600
+    assert refusal(reply, "a/b", wrote=False).failure.retry_after == 3_600
+    assert refusal_of(reply, "GET /").failure.retry_after == 86_400
