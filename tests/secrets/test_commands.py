@@ -52,19 +52,19 @@ def alone(folder: Path, *arguments: str, typed: bytes = b"") -> Done:
 
 def test_a_secret_from_its_setting_to_its_end(premises: Premises) -> None:
     """Set, replaced, listed, deleted; nothing printed is the value."""
-    set_ = ("set", "API_KEY", "--tenant", "acme")
+    set_ = ("set", "API_KEY", "--tenant", "initech")
     outputs = [
         premises.run("secrets", *set_, typed=f"{VALUE}\n"),
-        premises.run("secrets", "list", "--tenant", "acme"),
+        premises.run("secrets", "list", "--tenant", "initech"),
         premises.run("secrets", *set_, typed=VALUE + "2"),
         premises.run("secrets", "list", "--tenant", "globex"),
-        premises.run("secrets", "delete", "API_KEY", "--tenant", "acme"),
-        premises.run("secrets", "list", "--tenant", "acme"),
+        premises.run("secrets", "delete", "API_KEY", "--tenant", "initech"),
+        premises.run("secrets", "list", "--tenant", "initech"),
     ]
 
     assert outputs[0] == (
         0,
-        "The secret API_KEY of the tenant acme is set, bound to no host.\n",
+        "The secret API_KEY of the tenant initech is set, bound to no host.\n",
         "",
     )
     heading, row = outputs[1].out.splitlines()
@@ -72,8 +72,8 @@ def test_a_secret_from_its_setting_to_its_end(premises: Premises) -> None:
     assert row.split()[0] == "API_KEY"
     assert outputs[2].code == 0
     assert outputs[3].out == "The tenant globex has no secrets.\n"
-    assert outputs[4].out == "The secret API_KEY of the tenant acme is deleted.\n"
-    assert outputs[5].out == "The tenant acme has no secrets.\n"
+    assert outputs[4].out == "The secret API_KEY of the tenant initech is deleted.\n"
+    assert outputs[5].out == "The tenant initech has no secrets.\n"
     assert VALUE not in "".join(one.out + one.err for one in outputs)
 
 
