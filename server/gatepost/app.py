@@ -16,6 +16,7 @@ from gatepost.edge.limits import Limits
 from gatepost.edge.origin import Origin
 from gatepost.edge.request import Check
 from gatepost.edge.transport import Transport
+from gatepost.mcp.debug import TalkativeEndpoint
 from gatepost.mcp.endpoint import Endpoint
 from gatepost.mcp.endpoint import Limits as BodyLimits
 from gatepost.mcp.legacy import Sessions
@@ -156,7 +157,8 @@ def mcp(
         keeper=services.keeper,
         register=services.register,
     )
-    return Endpoint(
+    kind = TalkativeEndpoint if config.log.level == "debug" else Endpoint
+    return kind(
         server,
         challenge=challenge,
         resource=resource,

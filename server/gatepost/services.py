@@ -14,6 +14,7 @@ from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.edge.flood import Flood
+from gatepost.guard.debug import Debug
 from gatepost.guard.limits import Attempts, Limits
 from gatepost.guard.once import Once, Runs
 from gatepost.keyring import KeyRing
@@ -179,6 +180,8 @@ class Services:
                     spend_here=spend,
                 )
             )
+        if config.log.level == "debug":
+            stages.insert(0, Debug())
         return stages
 
     def _tell_streams(self, before: Config, after: Config, registry: Registry) -> None:

@@ -172,7 +172,10 @@ class LogSettings(Settings, frozen=True, kw_only=True):
     """What is logged, and how; the log goes to standard error."""
 
     level: LogLevel = "info"
-    """The least important event that is logged; requests are `info`."""
+    """
+    The least important event that is logged; requests are `info`. `debug` adds each MCP request's
+    method, id, tool, duration and outcome, and each call's.
+    """
     format: LogFormat = "json"
     """`json` for machines, `console` for a person."""
 

@@ -108,7 +108,7 @@ async def test_what_unpacks_to_nothing_ends_too(client: Client, world: World) ->
         ("deflate", b"\x78\x9cgarbage", "cannot be unpacked"),
         ("br", b"x", "not asked for"),
         ("zstd", b"x", "not asked for"),
-        ("gzip, gzip", gzip.compress(gzip.compress(b"x")), "not asked for"),
+        ("gzip, gzip", b"x", "not asked for"),
     ],
 )
 async def test_what_cannot_be_unpacked_is_a_failure(
