@@ -193,8 +193,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
 
     async def call(self, name: str, arguments: Mapping[str, Any]) -> "Outcome":
         """
-        Call another tool as this call's caller: what it may not use is unknown here too, limits
-        count it, and its failure is an Outcome with one. Tools call one another at most four deep.
+        Call another tool as this call's caller, at most four deep: what it may not use is unknown,
+        limits count it, a scope it lacks ends this call, and its failure is an Outcome with one.
         """
         return await self._kit.call(self, name, arguments)
 
