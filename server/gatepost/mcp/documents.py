@@ -57,21 +57,24 @@ async def read_document(server: Server, ask: Ask) -> bytes:
     try:
         outcome = await server.runner.run(call)
     except Unknown as unknown:
-        raise unknown_document(unknown.name, ask.revision) from None
+        raise unknown_document(uri, unknown.name, ask.revision) from None
     if outcome.failure is not None:
         told = server.runner.redaction.clean(ask.caller.tenant_id, uri)
         if outcome.failure.kind == "not_found":
-            raise unknown_document(told, ask.revision)
+            raise unknown_document(uri, told, ask.revision)
         raise failed(outcome.failure, uri=told)
     body = b'"contents":' + _encode(outcome.content)
     return completed(body, ask.revision, server.tail, ttl_ms=_ttl_ms(server, ask, uri))
 
 
-def unknown_document(uri: str, revision: str) -> Refused:
-    """The same words for one that is not there and one that this caller cannot reach."""
+def unknown_document(uri: str, told: str, revision: str) -> Refused:
+    """
+    The same words for one that is not there and one that this caller cannot reach; *told* is its
+    URI without secrets.
+    """
     code = INVALID_PARAMS if revision == MODERN else RESOURCE_NOT_FOUND
     # Nothing longer is ever looked up, so it need not be repeated either.
-    data = {"uri": uri} if 0 < len(uri) <= MOST_CHARACTERS else None
+    data = {"uri": told} if len(uri) <= MOST_CHARACTERS else None
     return Refused(code, "Unknown resource", data=data)
 
 

@@ -32,7 +32,8 @@ async def subscribe(server: Server, ask: Ask) -> bytes:
     try:
         offer = server.registry.offer("document", uri, ask.caller)
     except Unknown:
-        raise unknown_document(uri, ask.revision) from None
+        told = server.runner.redaction.clean(ask.caller.tenant_id, uri)
+        raise unknown_document(uri, told, ask.revision) from None
     ask.caller.require(offer.scopes)
 
     def change(record: SessionRecord) -> SessionRecord:
@@ -67,5 +68,5 @@ async def _revise(server: Server, ask: Ask, change: Edit) -> bytes:
 def _uri(ask: Ask) -> str:
     uri = uri_in(ask.params)
     if len(uri) > MOST_CHARACTERS:
-        raise unknown_document(uri, ask.revision)
+        raise unknown_document(uri, "", ask.revision)
     return uri
