@@ -206,8 +206,11 @@ class Guard(msgspec.Struct, weakref=True):
 
     async def told(self, outcome: Outcome) -> Outcome:
         """The outcome without secrets; others are served while a long one is searched."""
-        clean = self.promptly(outcome)
-        return await asyncio.to_thread(self.outcome, outcome) if clean is None else clean
+        return self.promptly(outcome) or await self.apart(outcome)
+
+    async def apart(self, outcome: Outcome) -> Outcome:
+        """The same for one that `promptly` has found too long."""
+        return await asyncio.to_thread(self.outcome, outcome)
 
     def promptly(self, outcome: Outcome) -> Outcome | None:
         """The same at once; None for one that is too long for that."""

@@ -142,7 +142,7 @@ class Runner:
             arguments = guard.arguments()
             outcome = await self._perform(call, offer, arguments)
             # In here, as these may be the first to find that an outcome cannot be told at all.
-            clean = guard.promptly(outcome) or await guard.told(outcome)
+            clean = guard.promptly(outcome) or await guard.apart(outcome)
             return fit(clean, offer, self.max_result_bytes)
         except asyncio.CancelledError as cancelled:
             if _is_ours():
@@ -156,7 +156,7 @@ class Runner:
         finally:
             guard.over = True
             HERE.set(outer)
-        clean = guard.promptly(outcome) or await guard.told(outcome)
+        clean = guard.promptly(outcome) or await guard.apart(outcome)
         return fit(clean, offer, self.max_result_bytes)
 
     def _allowed(self, call: Call) -> Offer:
