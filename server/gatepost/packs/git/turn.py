@@ -1,13 +1,13 @@
 """Whose turn it is: few programs at once, and one that writes in a workspace."""
 
 import asyncio
-import fcntl
 import os
 from collections.abc import AsyncIterator
 from contextlib import AsyncExitStack, asynccontextmanager
 from pathlib import Path
 from weakref import WeakKeyDictionary, WeakValueDictionary
 
+from gatepost.packs.lock import taken
 from gatepost.tools.api import ToolFailure
 
 WAIT_S = 20.0
@@ -61,7 +61,7 @@ async def turn(home: Path) -> AsyncIterator[None]:
         try:
             async with asyncio.timeout(WAIT_S):
                 while True:
-                    if _taken(handle):
+                    if taken(handle):
                         break
                     await asyncio.sleep(EVERY_S)
         except TimeoutError:
@@ -70,11 +70,3 @@ async def turn(home: Path) -> AsyncIterator[None]:
         yield
     finally:
         os.close(handle)  # which also ends the turn
-
-
-def _taken(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True

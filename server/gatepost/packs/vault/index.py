@@ -1,6 +1,5 @@
 """What is known of a vault's notes, in a SQLite file: made from the notes, and never believed."""
 
-import fcntl
 import os
 import sqlite3
 import threading
@@ -12,6 +11,7 @@ from typing import TypeVar
 
 import msgspec
 
+from gatepost.packs.lock import taken
 from gatepost.packs.vault.excerpt import TOKENIZE
 from gatepost.packs.vault.names import is_note, key_of, name_of
 from gatepost.packs.vault.note import Note
@@ -193,7 +193,7 @@ class Index:
         handle = os.open(self._file.with_suffix(".lock"), os.O_RDWR | os.O_CREAT, 0o600)
         until = time.monotonic() + BUSY_S
         try:
-            while not _locked(handle):
+            while not taken(handle):
                 if self._stop.wait(LOCK_EVERY_S) or time.monotonic() > until:
                     raise _busy()
             yield
@@ -219,14 +219,6 @@ class Index:
             # The journal first: one without its file would be taken for that of the next.
             for name in (f"{FILE}-journal", FILE):
                 self._file.with_name(name).unlink(missing_ok=True)
-
-
-def _locked(handle: int) -> bool:
-    try:
-        fcntl.flock(handle, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    except BlockingIOError:
-        return False
-    return True
 
 
 def _make(rows: sqlite3.Connection) -> None:
