@@ -1,5 +1,6 @@
 """What a pack's own table of the configuration is made of; `settings` holds them all."""
 
+import re
 from collections.abc import Iterator
 from typing import NamedTuple
 
@@ -8,6 +9,8 @@ import msgspec
 from gatepost.secrets.grammar import NAME
 
 REFERENCE = "secret:"
+ENTRY = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_])?", re.ASCII)
+"""What an entry of a table (a channel, a calendar) may be called."""
 
 
 class Fault(NamedTuple):

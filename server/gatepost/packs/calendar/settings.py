@@ -1,15 +1,13 @@
 """`[packs.calendar]`: which calendars there are, and how long reading them may take."""
 
-import re
 from collections.abc import Iterator
 from urllib.parse import urlsplit
 from zoneinfo import ZoneInfo
 
 import msgspec
 
-from gatepost.packs.table import REFERENCE, Fault, PackSettings, is_reference
+from gatepost.packs.table import ENTRY, REFERENCE, Fault, PackSettings, is_reference
 
-NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_])?", re.ASCII)
 LONGEST_S = 60.0
 LARGEST_BYTES = 50_000_000
 LONGEST_DAYS = 3_660
@@ -65,7 +63,7 @@ class CalendarSettings(PackSettings, frozen=True):
             if not 0 < value <= most:
                 yield Fault(setting, f"it must be more than 0 and at most {most:g}")
         for name, calendar in self.calendars.items():
-            if not NAME.fullmatch(name):
+            if not ENTRY.fullmatch(name):
                 yield Fault(
                     f"calendars.{name}",
                     f"{name!r} is not a name for a calendar",

@@ -1,12 +1,10 @@
 """`[packs.chat]`: where agents may send messages."""
 
-import re
 from collections.abc import Iterator
 
 from gatepost.packs.chat.address import refusal
-from gatepost.packs.table import REFERENCE, Fault, PackSettings, is_reference
+from gatepost.packs.table import ENTRY, REFERENCE, Fault, PackSettings, is_reference
 
-NAME = re.compile(r"[A-Za-z0-9_](?:[A-Za-z0-9_.-]{0,62}[A-Za-z0-9_])?", re.ASCII)
 LONGEST_S = 60.0
 MOST_PARTS = 100
 MOST_PLACES = 10
@@ -35,7 +33,7 @@ class ChatSettings(PackSettings, frozen=True):
             yield Fault("max_parts", f"it must be between 1 and {MOST_PARTS}")
         for name in self.channels:
             setting = f"channels.{name}"
-            if not NAME.fullmatch(name):
+            if not ENTRY.fullmatch(name):
                 hint = "letters, digits, `_`, `-` and `.`, at most 64 characters"
                 yield Fault(setting, f"{name!r} is not a name for a channel", hint)
             if not 1 <= len(self.places(name)) <= MOST_PLACES:
