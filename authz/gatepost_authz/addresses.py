@@ -188,3 +188,9 @@ def port_problem(parts: SplitResult) -> str | None:
     if port is not None and port != usual and (port < 1024 or port in BAD_PORTS):
         return f"port {port} belongs to another service"
     return None
+
+
+def origin_of(url: str) -> tuple[str, str, int]:
+    """Scheme, host and port (RFC 6454): equal for two spellings of one origin; ValueError."""
+    parts = urlsplit(url)
+    return parts.scheme, parts.hostname or "", parts.port or USUAL_PORTS.get(parts.scheme, 0)

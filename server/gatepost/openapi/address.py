@@ -40,12 +40,6 @@ def operation_base(servers: Any, *, spec_url: str = "") -> str | None:
     return None if told is None else checked_base(_absolute(told, spec_url))
 
 
-def origin_of(url: str) -> tuple[str, str, int]:
-    """Scheme, host and port (RFC 6454), so that two spellings of one origin are equal."""
-    parts = urlsplit(url)
-    return parts.scheme, parts.hostname or "", parts.port or PORTS.get(parts.scheme, 0)
-
-
 def checked_base(url: str) -> str:
     """*url*, if paths can be added to it; raises Nowhere."""
     try:

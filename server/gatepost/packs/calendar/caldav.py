@@ -10,6 +10,7 @@ from xml.etree.ElementTree import Element, ParseError
 from gatepost.packs.calendar.markup import parsed
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.surroundings import Outbound, Reply
+from gatepost_authz.addresses import origin_of
 
 MOST_CALENDARS = 50
 MOST_REDIRECTS = 5
@@ -94,7 +95,7 @@ class CalDav:
         self, method: str, url: str, content: bytes, *, depth: int, max_bytes: int
     ) -> Reply:
         for _ in range(MOST_REDIRECTS):
-            if not url or _origin(url) != _origin(self._url):
+            if not url or origin_of(url) != origin_of(self._url):
                 raise ToolFailure(
                     "denied",
                     "its server refers to another one, which the password is not meant for; "
@@ -176,7 +177,7 @@ def _joined(base: str, href: str) -> str:
     """Where *href* leads; empty where it is no URL, which a server may write all the same."""
     try:
         url = urljoin(base, href)
-        _origin(url)  # its port may be none
+        origin_of(url)  # its port may be none
     except ValueError:
         return ""
     return url
@@ -188,9 +189,3 @@ def _href(element: Element) -> str:
 
 def _utc(when: datetime) -> str:
     return f"{when.astimezone(UTC):%Y%m%dT%H%M%SZ}"
-
-
-def _origin(url: str) -> tuple[str, str | None, int | None]:
-    parts = urlsplit(url)
-    usual = {"https": 443, "http": 80}.get(parts.scheme)
-    return parts.scheme, parts.hostname, parts.port or usual

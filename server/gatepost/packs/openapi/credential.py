@@ -6,9 +6,9 @@ from collections.abc import Mapping
 
 import msgspec
 
-from gatepost.openapi.address import origin_of
 from gatepost.packs.openapi.settings import HEADER, OpenapiSettings
 from gatepost.tools.api import CallContext, ToolFailure
+from gatepost_authz.addresses import origin_of
 
 SCHEME = re.compile(r"([A-Za-z][A-Za-z0-9_-]{0,30}) +(\S.*)", re.ASCII)
 VALUE = re.compile(r"[\x20-\x7e]{1,8000}", re.ASCII)

@@ -9,7 +9,7 @@ from typing import Any
 
 import msgspec
 
-from gatepost.openapi.address import Nowhere, base_url, operation_base, origin_of
+from gatepost.openapi.address import Nowhere, base_url, operation_base
 from gatepost.openapi.answer import PROMPT_BYTES, READ_BYTES, shown_body
 from gatepost.openapi.arguments import Arguments, arguments_of
 from gatepost.openapi.document import Document, Entry, Unresolvable
@@ -28,6 +28,7 @@ from gatepost.tools.api import CallContext, Outcome, ToolFailure
 from gatepost.tools.dialect import validator_of
 from gatepost.tools.pack import Pack
 from gatepost.tools.surroundings import Reply
+from gatepost_authz.addresses import origin_of
 
 Fetch = Callable[[str], bytes]
 """The bytes at a URL; raises ToolFailure."""
