@@ -8,7 +8,7 @@ PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
 dev: .venv/core ## run Gatepost on this machine: endpoint, issuer, sample tools
 	@exec $(BIN)/gatepost dev $(ARGS)
 
-test: .venv/dev tests/node/node_modules/.installed-from ## every test; ten minutes on two cores
+test: .venv/dev tests/node/node_modules/.installed-from ## every test but those that take minutes (ARGS=--slow)
 	$(BIN)/pytest --numprocesses 2 --dist loadfile $(ARGS)
 
 lint: .venv/dev ## format, lint, types

@@ -26,9 +26,15 @@ def pytest_collection_modifyitems(config: pytest.Config, items: list[pytest.Item
             for identifier in mark.args:
                 named.setdefault(identifier, set()).add(item.path.parent.name)
     config.stash[NAMED_REQUIREMENTS] = named
+    wanted = config.option.slow
+    others = [item for item in items if bool(item.get_closest_marker("slow")) != wanted]
+    if others:
+        items[:] = [item for item in items if bool(item.get_closest_marker("slow")) == wanted]
+        config.hook.pytest_deselected(items=others)
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--slow", action="store_true", help="only the tests that take minutes")
     parser.addoption("--no-skips", action="store_true", help="a skipped test fails the run")
 
 

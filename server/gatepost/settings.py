@@ -2,9 +2,8 @@
 
 from typing import Literal
 
-import msgspec
-
 from gatepost.packs.settings import Packs
+from gatepost.table import Table
 from gatepost.telemetry.logs import LogFormat, LogLevel
 from gatepost_authz.config import Issuer, Network
 
@@ -17,11 +16,7 @@ nobody meets this caller's state.
 """
 
 
-class Settings(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
-    """One table of the configuration file."""
-
-
-class Listen(Settings, frozen=True, kw_only=True):
+class Listen(Table, frozen=True, kw_only=True):
     """Where the server listens and whom it believes."""
 
     host: str = "127.0.0.1"
@@ -42,7 +37,7 @@ class Listen(Settings, frozen=True, kw_only=True):
     """How many seconds running calls may take to finish after SIGTERM."""
 
 
-class Keys(Settings, frozen=True, kw_only=True):
+class Keys(Table, frozen=True, kw_only=True):
     """The secrets that sign what this server hands out, and seal what it keeps."""
 
     ring: str = ""
@@ -52,7 +47,7 @@ class Keys(Settings, frozen=True, kw_only=True):
     """
 
 
-class TenancySettings(Settings, frozen=True, kw_only=True):
+class TenancySettings(Table, frozen=True, kw_only=True):
     """Which tenants there are."""
 
     create_on_first_use: bool | None = None
@@ -63,14 +58,14 @@ class TenancySettings(Settings, frozen=True, kw_only=True):
     """Tenant ids whose callers are refused although their tokens are good."""
 
 
-class ChallengeSettings(Settings, frozen=True, kw_only=True):
+class ChallengeSettings(Table, frozen=True, kw_only=True):
     """What a refused client is told."""
 
     error_without_credentials: bool = True
     """Whether the challenge says `error="invalid_token"` also when no token was sent."""
 
 
-class ScopesSettings(Settings, frozen=True, kw_only=True):
+class ScopesSettings(Table, frozen=True, kw_only=True):
     """What the scopes of a token mean here."""
 
     baseline: tuple[str, ...] = ()
@@ -81,7 +76,7 @@ class ScopesSettings(Settings, frozen=True, kw_only=True):
     """Scope = the scopes that come with it."""
 
 
-class StorageSettings(Settings, frozen=True, kw_only=True):
+class StorageSettings(Table, frozen=True, kw_only=True):
     """Where the server keeps what outlives a request."""
 
     database: str = "sqlite:///gatepost.db"
@@ -96,7 +91,7 @@ class StorageSettings(Settings, frozen=True, kw_only=True):
     """
 
 
-class WorkspaceSettings(Settings, frozen=True, kw_only=True):
+class WorkspaceSettings(Table, frozen=True, kw_only=True):
     """Where tools keep files."""
 
     root: str = "workspaces"
@@ -107,7 +102,7 @@ class WorkspaceSettings(Settings, frozen=True, kw_only=True):
     """How many files and folders one tenant may have."""
 
 
-class ToolsSettings(Settings, frozen=True, kw_only=True):
+class ToolsSettings(Table, frozen=True, kw_only=True):
     """Which tools are served and how long they may take."""
 
     load: tuple[str, ...] = ()
@@ -120,7 +115,7 @@ class ToolsSettings(Settings, frozen=True, kw_only=True):
     """The size at which an outcome is cut, saying so."""
 
 
-class TasksSettings(Settings, frozen=True, kw_only=True):
+class TasksSettings(Table, frozen=True, kw_only=True):
     """What calls get that go on as tasks (`task_support` of a tool)."""
 
     ttl_s: float = 3600.0
@@ -133,14 +128,14 @@ class TasksSettings(Settings, frozen=True, kw_only=True):
     """Seconds after which another process takes up the task of one that says nothing."""
 
 
-class McpSettings(Settings, frozen=True, kw_only=True):
+class McpSettings(Table, frozen=True, kw_only=True):
     """What the MCP endpoint does its own way."""
 
     page_size: int = 500
     """How many tools, resources or prompts one page of a list holds."""
 
 
-class LimitsSettings(Settings, frozen=True, kw_only=True):
+class LimitsSettings(Table, frozen=True, kw_only=True):
     """How often a caller may call, what a request may weigh, and how often a peer may fail."""
 
     requests_per_second: float = 10.0
@@ -168,7 +163,7 @@ class LimitsSettings(Settings, frozen=True, kw_only=True):
     """Seconds that such a question waits; the tool's own time stands still meanwhile."""
 
 
-class LogSettings(Settings, frozen=True, kw_only=True):
+class LogSettings(Table, frozen=True, kw_only=True):
     """What is logged, and how; the log goes to standard error."""
 
     level: LogLevel = "info"
@@ -180,7 +175,7 @@ class LogSettings(Settings, frozen=True, kw_only=True):
     """`json` for machines, `console` for a person."""
 
 
-class StdioSettings(Settings, frozen=True, kw_only=True):
+class StdioSettings(Table, frozen=True, kw_only=True):
     """Whose calls `gatepost stdio` serves: there is no token, so the operator says it here."""
 
     tenant: str = ""
@@ -193,7 +188,7 @@ class StdioSettings(Settings, frozen=True, kw_only=True):
     """The caller's roles."""
 
 
-class Config(Settings, frozen=True, kw_only=True):
+class Config(Table, frozen=True, kw_only=True):
     """The whole configuration."""
 
     resource: str

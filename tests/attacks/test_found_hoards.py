@@ -11,7 +11,7 @@ from gatepost.mcp.journal import OVER_S, Archive, Journal
 from gatepost.mcp.room import CHANGES_IN_A_ROW, CHANGES_PER_S, NEW_AT_ONCE, NEW_PER_S
 from gatepost.mcp.watching import MOST_WATCHED_CHARACTERS
 from gatepost.stores.api import StoreUnavailable
-from gatepost.stores.memory import MemoryRelay
+from gatepost.stores.memory.relay import MemoryRelay
 from tests.guard.house import come
 from tests.support.events import House
 from tests.support.mcp import JSON, Client, Clock, a_caller, message

@@ -10,7 +10,7 @@ from gatepost.guard.limits import Attempts
 from gatepost.guard.once import Once
 from gatepost.stores.api import Claim
 from gatepost.stores.bucket import Buckets
-from gatepost.stores.memory import MemoryClaims
+from gatepost.stores.memory.records import MemoryClaims
 from gatepost.tools.runner import Runner
 from tests.guard.house import House, said
 

@@ -7,7 +7,8 @@ import pytest
 
 from gatepost import CallContext, Pack, intake
 from gatepost.mcp import cancellation
-from gatepost.stores.memory import MemoryRecords, MemoryRelay
+from gatepost.stores.memory.records import MemoryRecords
+from gatepost.stores.memory.relay import MemoryRelay
 from gatepost_authz.middleware import CALLER
 from tests.conformance.tasking import Tasker
 from tests.guard.house import come, turns

@@ -9,7 +9,7 @@ import pytest
 from gatepost import CallContext, Pack, intake
 from gatepost.mcp.ledger import Terms
 from gatepost.stores.api import StoreUnavailable, TaskRecord
-from gatepost.stores.memory import MemoryRecords, MemoryTasks
+from gatepost.stores.memory.records import MemoryRecords, MemoryTasks
 from tests.conformance.tasking import DECLARED, Tasker
 from tests.guard.house import come, turns
 from tests.support.mcp import JSON, META, VERSION, Response, message

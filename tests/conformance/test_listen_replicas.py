@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 
 from gatepost.changes import Change, Feed, Interest
 from gatepost.stores.api import Following, StoreUnavailable
-from gatepost.stores.memory import MemoryRelay
+from gatepost.stores.memory.relay import MemoryRelay
 from tests.support.listening import listening
 from tests.support.mcp import Client, a_caller
 

@@ -10,7 +10,8 @@ from gatepost import CallContext, Pack
 from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.room import revise
 from gatepost.stores.api import SessionRecord, StoreUnavailable
-from gatepost.stores.memory import MemoryRelay, MemorySessions
+from gatepost.stores.memory.records import MemorySessions
+from gatepost.stores.memory.relay import MemoryRelay
 from tests.support.events import House
 from tests.support.mcp import Ring, a_caller, message
 

@@ -9,7 +9,8 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.ledger import Terms
-from gatepost.stores.memory import MemoryRecords, MemoryRelay
+from gatepost.stores.memory.records import MemoryRecords
+from gatepost.stores.memory.relay import MemoryRelay
 from tests.conformance import fixture_tasks
 from tests.conformance.fixture_tasks import Confirmation
 from tests.conformance.tasking import Tasker

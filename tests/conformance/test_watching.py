@@ -8,7 +8,7 @@ import pytest
 from gatepost import CallContext, Pack
 from gatepost.mcp.subscriptions import MOST_NAMES
 from gatepost.stores.api import SessionRecord
-from gatepost.stores.memory import MemoryRecords, MemorySessions
+from gatepost.stores.memory.records import MemoryRecords, MemorySessions
 from tests.conformance.tasking import DECLARED, Tasker
 from tests.support.events import WITHIN_S, House, Live
 from tests.support.listening import listening

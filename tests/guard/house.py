@@ -8,7 +8,8 @@ from typing import Any
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.guard.once import Once, Runs
 from gatepost.stores.api import Records, Relay
-from gatepost.stores.memory import MemoryRecords, MemoryRelay
+from gatepost.stores.memory.records import MemoryRecords
+from gatepost.stores.memory.relay import MemoryRelay
 from gatepost.tools.api import Call, Retry
 from gatepost.tools.client import (
     InputNeeded,

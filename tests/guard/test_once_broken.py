@@ -8,7 +8,8 @@ from structlog.testing import capture_logs
 
 from gatepost.guard import run
 from gatepost.stores.api import Claim, Following, StoreUnavailable
-from gatepost.stores.memory import MemoryRecords, MemoryRelay
+from gatepost.stores.memory.records import MemoryRecords
+from gatepost.stores.memory.relay import MemoryRelay
 from tests.guard.house import House, Replica, come, said, turns
 
 pytestmark = pytest.mark.requirement("O12")

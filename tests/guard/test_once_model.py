@@ -12,7 +12,8 @@ from structlog.testing import capture_logs
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.guard import run
 from gatepost.guard.once import KEPT_S, Once, Runs
-from gatepost.stores.memory import MemoryRecords, MemoryRelay
+from gatepost.stores.memory.records import MemoryRecords
+from gatepost.stores.memory.relay import MemoryRelay
 from gatepost.tools.api import Call, Retry
 from gatepost.tools.attend import HUNG_UP
 from gatepost.tools.client import InputNeeded

@@ -5,7 +5,7 @@ import pytest
 from gatepost.keyring import KeyRing
 from gatepost.secrets.shelf import Secrets
 from gatepost.secrets.vault import Vault
-from gatepost.stores.memory import MemoryRecords
+from gatepost.stores.memory.records import MemoryRecords
 
 
 class Clock:

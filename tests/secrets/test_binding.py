@@ -8,7 +8,7 @@ from gatepost.keyring import KeyRing, create, rotate
 from gatepost.secrets.binding import MOST_HOSTS, Held, checked_hosts, destination
 from gatepost.secrets.grammar import SecretRefused
 from gatepost.secrets.vault import PURPOSE, SUBJECT, Unreadable, Vault, _context
-from gatepost.stores.memory import MemoryRecords
+from gatepost.stores.memory.records import MemoryRecords
 from gatepost_authz.reach import ToolReach
 
 VALUE = "hunter2-hunter2"

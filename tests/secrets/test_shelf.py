@@ -13,7 +13,7 @@ from gatepost.secrets.grammar import SecretRefused
 from gatepost.secrets.shelf import FRESH_S, GONE_S, IDLE_S, RETRY_S, Secrets
 from gatepost.secrets.vault import Unreadable, Vault
 from gatepost.stores.api import Entry, StoreUnavailable
-from gatepost.stores.memory import MemoryEntries, MemoryRecords
+from gatepost.stores.memory.records import MemoryEntries, MemoryRecords
 from tests.secrets.conftest import Clock
 
 KEYS: set[str] = set()

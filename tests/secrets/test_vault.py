@@ -16,7 +16,7 @@ from gatepost.secrets.grammar import (
     checked_value,
 )
 from gatepost.secrets.vault import SUBJECT, Unreadable, Vault
-from gatepost.stores.memory import MemoryRecords
+from gatepost.stores.memory.records import MemoryRecords
 
 VALUE = "hunter2-hunter2-\N{SNOWMAN}"
 NAMES = {

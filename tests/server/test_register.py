@@ -11,7 +11,8 @@ from gatepost.mcp.legacy import Session, Sessions
 from gatepost.mcp.register import GOOD_S, IDLE_S, Register
 from gatepost.mcp.room import Room
 from gatepost.stores.api import SessionRecord, StoreUnavailable
-from gatepost.stores.memory import MemoryRecords, MemoryRelay
+from gatepost.stores.memory.records import MemoryRecords
+from gatepost.stores.memory.relay import MemoryRelay
 from tests.support.mcp import Clock, Ring, a_caller
 
 

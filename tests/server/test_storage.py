@@ -18,7 +18,8 @@ from gatepost.services import opened
 from gatepost.settings import Config, Listen, StorageSettings
 from gatepost.storage import Watch
 from gatepost.stores.api import StoreRefused, StoreUnavailable
-from gatepost.stores.memory import MemoryRecords, MemoryRelay
+from gatepost.stores.memory.records import MemoryRecords
+from gatepost.stores.memory.relay import MemoryRelay
 from tests.server.exchange import ask
 from tests.support.gatepost import run
 from tests.support.postgres import PASSWORD

@@ -20,7 +20,8 @@ from gatepost.mcp.register import Register
 from gatepost.mcp.server import Server, ServerInfo
 from gatepost.packs import demo
 from gatepost.stores.api import Records, Relay
-from gatepost.stores.memory import MemoryRecords, MemoryRelay
+from gatepost.stores.memory.records import MemoryRecords
+from gatepost.stores.memory.relay import MemoryRelay
 from gatepost.streams import Streams
 from gatepost.tools.api import Call, CallContext, Offer
 from gatepost.tools.kit import Kit

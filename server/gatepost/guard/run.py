@@ -38,7 +38,9 @@ BACKOFF_S = (0.5, 1.0, 2.0, 4.0, 8.0, 16.0)
 
 # These say that nothing was done and that the same call may succeed later; kept, they would answer
 # every retry for a day.
-INVITING: frozenset[FailureKind] = frozenset({"rate_limit", "upstream_unavailable"})
+INVITING: frozenset[FailureKind] = frozenset(
+    {"rate_limit", "upstream_unavailable", "approval_pending"}
+)
 # A tool raises these to be called again: with answers, by an abler client, with more permissions;
 # the last comes from before the tool.
 NOT_AN_OUTCOME = (InputNeeded, MissingCapability, AuthError, Unaccepted)

@@ -14,6 +14,7 @@ from gatepost.tools.client import (
     LogLevel,
     MissingCapability,
     Unaccepted,
+    Waiting,
     lacking,
     required_by,
 )
@@ -105,6 +106,10 @@ class Errand:
             raise MissingCapability(missing)
         with nullcontext() if self._clock is None else self._clock.held():
             return await self._job.ask(requests)
+
+    async def stand_by(self, waiting: Waiting) -> None:
+        """See `Client`."""
+        await self._client.stand_by(waiting)
 
     async def pause(self, retry_after_s: float) -> None:
         """See `Client`."""

@@ -19,12 +19,17 @@ TABLE: Mapping[FailureKind, tuple[int, str]] = {
     "conflict": (409, "conflict"),
     "rate_limit": (429, "rate_limited"),
     "upstream_unavailable": (503, "upstream_unavailable"),
+    "approval_pending": (503, "approval_pending"),
     "timeout": (504, "timeout"),
     "internal": (500, "internal_error"),
 }
 """The failure table of the design: what a tool or its arguments got wrong, as status and word."""
 
-RETRY_AFTER_S: Mapping[FailureKind, float] = {"rate_limit": 1, "upstream_unavailable": 30}
+RETRY_AFTER_S: Mapping[FailureKind, float] = {
+    "rate_limit": 1,
+    "upstream_unavailable": 30,
+    "approval_pending": 5,
+}
 """When to come back, where the failure does not say; other kinds have it when they do."""
 
 STORE_RETRY_AFTER_S = 5

@@ -4,7 +4,8 @@ import importlib
 from typing import NamedTuple, cast
 
 from gatepost.stores.api import Records, Relay
-from gatepost.stores.memory import MemoryRecords, MemoryRelay
+from gatepost.stores.memory.records import MemoryRecords
+from gatepost.stores.memory.relay import MemoryRelay
 
 MEMORY = "memory:"
 

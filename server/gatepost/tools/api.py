@@ -18,24 +18,15 @@ from gatepost.tools.asking import (
 )
 from gatepost.tools.client import LEVELS, NOBODY, Client, LogLevel, lacking
 from gatepost.tools.content import Icon
+from gatepost.tools.failure import Failure as Failure
+from gatepost.tools.failure import FailureKind as FailureKind
+from gatepost.tools.failure import ToolFailure as ToolFailure
 from gatepost.tools.kit import Kit, Settings
 from gatepost.tools.sampling import Sampled, Sampling, SamplingMessage, SamplingOptions
 from gatepost.tools.surroundings import UNHEARD, Changes, Outbound, Sealed, Workspace
 from gatepost_authz.caller import TenantContext
 
 T = TypeVar("T")
-
-FailureKind = Literal[
-    "validation",
-    "not_found",
-    "denied",
-    "conflict",
-    "rate_limit",
-    "upstream_unavailable",
-    "timeout",
-    "internal",
-]
-
 
 SecretPath = tuple[str | None, ...]
 """The property names that lead to a secret from the root; None is any item and any name."""
@@ -52,40 +43,6 @@ WORDS: Mapping[Kind, str] = {
     "skill": "skill",
 }
 """Each kind as the protocol and its users call it."""
-
-
-class Failure(msgspec.Struct, frozen=True):
-    """
-    A tool did not do what was asked; each protocol projects the kind onto its own wire.
-
-    ``message`` is written for the model: what was wrong and what would work. ``field`` names the
-    argument at fault; ``retry_after`` is in seconds.
-    """
-
-    kind: FailureKind
-    message: str
-    field: str | None = None
-    retry_after: float | None = None
-
-
-class ToolFailure(Exception):
-    """
-    Raised by a tool to answer a Failure that the model can act on.
-
-    ``rate_limit`` and ``upstream_unavailable`` say that nothing was done and that the same call may
-    succeed later: a retry runs the tool again. Every other kind is how the call ended.
-    """
-
-    def __init__(
-        self,
-        kind: FailureKind,
-        message: str,
-        *,
-        field: str | None = None,
-        retry_after: float | None = None,
-    ) -> None:
-        super().__init__(message)
-        self.failure = Failure(kind, message, field, retry_after)
 
 
 class Outcome(msgspec.Struct, frozen=True):

@@ -90,6 +90,32 @@ def all_needed(several: BaseExceptionGroup[Any]) -> InputNeeded | None:
     return InputNeeded(requests)
 
 
+class Pending(Exception):
+    """
+    A person decides about the call and its client cannot wait: nothing was done, and the same call
+    made again after so many seconds meets the same question.
+    """
+
+    def __init__(self, message: str, retry_after_s: float) -> None:
+        super().__init__(message)
+        self.message = message
+        self.retry_after_s = retry_after_s
+
+
+class Waiting(Protocol):
+    """A decision that somebody else has to take before the call goes on."""
+
+    message: str
+    """What the agent's side is told: what waits, for whom, and for how long."""
+    url: str
+    """The page where it can be looked at; whoever opens it must sign in. Empty: there is none."""
+    retry_after_s: float
+    """When it is worth asking again."""
+
+    async def over(self) -> None:
+        """Return when it was decided, or when its time is over; raises StoreUnavailable."""
+
+
 class Clock(Protocol):
     """Counts the time that a tool may take."""
 
@@ -121,6 +147,15 @@ class Client(Protocol):
 
         Raises MissingCapability for what the client did not declare. May raise InputNeeded, which
         must be let through.
+        """
+
+    async def stand_by(self, waiting: Waiting) -> None:
+        """
+        Wait until somebody else has decided, in the way that this client can wait.
+
+        Returns when `waiting.over()` does. Raises Pending where the client must call again, and
+        may raise InputNeeded, which must be let through. What its own side answers meanwhile
+        decides nothing.
         """
 
     async def pause(self, retry_after_s: float) -> None:
@@ -157,6 +192,10 @@ class Nobody:
     ) -> Mapping[str, Mapping[str, Any]]:
         """Nobody could answer."""
         raise MissingCapability(required_by(requests))
+
+    async def stand_by(self, waiting: Waiting) -> None:
+        """Nobody waits: whoever called calls again."""
+        raise Pending(waiting.message, waiting.retry_after_s)
 
     async def pause(self, retry_after_s: float) -> None:
         """There is nothing to come back to."""

@@ -21,6 +21,7 @@ from gatepost.tools.client import (
     InputRequest,
     LogLevel,
     ProtocolError,
+    Waiting,
 )
 from gatepost.tools.fit import UNENCODABLE
 from gatepost.tools.secret import REFERENCE, literals
@@ -308,6 +309,10 @@ class Guard(msgspec.Struct, weakref=True):
         redactor = self.now()
         clean = {key: _question(request, redactor) for key, request in requests.items()}
         return await self.client.request(clean)
+
+    async def stand_by(self, waiting: Waiting) -> None:
+        """See `Client`; what waits was made without secrets."""
+        await self.client.stand_by(waiting)
 
     async def pause(self, retry_after_s: float) -> None:
         """See `Client`."""

@@ -16,6 +16,7 @@ from gatepost.tools.client import (
     NOBODY,
     InputNeeded,
     MissingCapability,
+    Pending,
     ProtocolError,
     Unaccepted,
     all_needed,
@@ -206,6 +207,9 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
         return Outcome(failure=tellable(error.failure))
     if isinstance(error, AuthError | MissingCapability | ProtocolError | StoreUnavailable):
         raise error
+    if isinstance(error, Pending):
+        message, after_s = error.message, error.retry_after_s
+        return Outcome(failure=Failure("approval_pending", message, retry_after=after_s))
     if isinstance(error, TokenOver):
         return EXPIRED
     if isinstance(error, DeadlinePassed):

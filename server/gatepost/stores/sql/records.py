@@ -31,7 +31,7 @@ def _sweep(table: Table) -> Delete:
     return delete(table).where(tuple_(*keys).in_(batch), over)
 
 
-_SWEEPS = [_sweep(table) for table in METADATA.sorted_tables]
+_SWEEPS = [_sweep(table) for table in METADATA.sorted_tables if "expires_at" in table.c]
 
 
 class SqlRecords:

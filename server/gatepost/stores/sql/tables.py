@@ -18,7 +18,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0002"
+REVISION = "0005"
 """The newest of the migrations, which these tables equal."""
 
 

@@ -1,0 +1,1 @@
+"""Stores in this process's memory: for a laptop, for tests, and for one process alone."""
