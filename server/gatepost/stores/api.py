@@ -11,6 +11,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from gatepost.stores.cutoffs import Cutoffs
+
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 TERMINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"})
 
@@ -231,6 +233,10 @@ class Records(Protocol):
 
     def of(self, tenant: str) -> TenantRecords:
         """The stores of one tenant."""
+
+    @property
+    def cutoffs(self) -> Cutoffs:
+        """Who is shut out, of all tenants."""
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Tenant and id of tasks that are not at their end and whose lease is over."""
