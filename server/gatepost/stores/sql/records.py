@@ -10,6 +10,7 @@ from gatepost.stores.api import StoreRefused
 from gatepost.stores.sql import schema, sqlite
 from gatepost.stores.sql.approvals import SqlApprovals, overdue
 from gatepost.stores.sql.claims import SqlClaims
+from gatepost.stores.sql.cutoffs import SqlCutoffs
 from gatepost.stores.sql.database import Database
 from gatepost.stores.sql.entries import SqlEntries, tenants
 from gatepost.stores.sql.grants import SqlGrants
@@ -41,6 +42,7 @@ class SqlRecords:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.cutoffs = SqlCutoffs(database)
 
     def of(self, tenant: str) -> "SqlTenant":
         """See `Records`."""
