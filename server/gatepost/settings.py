@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from gatepost.audit.settings import AuditSettings
 from gatepost.packs.settings import Packs
 from gatepost.table import Table
 from gatepost.telemetry.logs import LogFormat, LogLevel
@@ -210,6 +211,7 @@ class Config(Table, frozen=True, kw_only=True):
     mcp: McpSettings = McpSettings()
     tasks: TasksSettings = TasksSettings()
     limits: LimitsSettings = LimitsSettings()
+    audit: AuditSettings = AuditSettings()
     log: LogSettings = LogSettings()
     stdio: StdioSettings = StdioSettings()
 

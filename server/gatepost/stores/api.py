@@ -11,6 +11,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from gatepost.stores.audit import Scribe, TenantTrail
+
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 TERMINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"})
 
@@ -222,6 +224,10 @@ class TenantRecords(Protocol):
     def sessions(self) -> Sessions:
         """Its sessions."""
 
+    @property
+    def trail(self) -> TenantTrail:
+        """Its record of what happened."""
+
     def entries(self, subject: str) -> Entries:
         """What it keeps of one subject; *subject* is a name in our own code."""
 
@@ -231,6 +237,10 @@ class Records(Protocol):
 
     def of(self, tenant: str) -> TenantRecords:
         """The stores of one tenant."""
+
+    @property
+    def scribe(self) -> Scribe:
+        """Writes what happened, for all tenants together."""
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Tenant and id of tasks that are not at their end and whose lease is over."""

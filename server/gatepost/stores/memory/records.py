@@ -10,6 +10,7 @@ from gatepost.stores.api import (
     TaskRecord,
     fits,
 )
+from gatepost.stores.memory.audit import MemoryScribe, MemoryTrail
 
 FRESH = SessionRecord()
 SWEEP_EVERY_S = 1.0
@@ -20,12 +21,13 @@ class MemoryRecords:
 
     def __init__(self) -> None:
         self._tenants: dict[str, MemoryTenant] = {}
+        self.scribe = MemoryScribe(lambda tenant: self.of(tenant).trail)
 
     def of(self, tenant: str) -> "MemoryTenant":
         """The stores of one tenant."""
         kept = self._tenants.get(tenant)
         if kept is None:
-            kept = self._tenants[tenant] = MemoryTenant()
+            kept = self._tenants[tenant] = MemoryTenant(tenant)
         return kept
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
@@ -57,7 +59,8 @@ class MemoryRecords:
 class MemoryTenant:
     """One tenant's records."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: str) -> None:
+        self.trail = MemoryTrail(tenant)
         self.tasks = MemoryTasks()
         self.claims = MemoryClaims()
         self.sessions = MemorySessions()
