@@ -15,6 +15,7 @@ from gatepost.changes import Feed, TenantChanges
 from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
+from gatepost.cutoffs.watch import CutOffs
 from gatepost.edge.flood import Flood
 from gatepost.guard.debug import Debug
 from gatepost.guard.limits import Attempts, Limits
@@ -37,6 +38,7 @@ from gatepost.tools.api import Call, CallContext
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner, Stage
+from gatepost.tools.underway import Underway
 from gatepost.workspace import Quota, Workspaces
 from gatepost_authz.config import TENANT
 from gatepost_authz.decisions import Decisions
@@ -109,6 +111,11 @@ class Services:
         )
         self.register = Register(records, relay)
         self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
+        self.cutoffs = CutOffs(records, relay, ended=self._cut_off)
+        self.underway = Underway()
+        self.underway.is_revoked = self.cutoffs.is_revoked
+        self.streams.is_cut = self.cutoffs.is_cut
+        self._opaque: IntrospectionVerifier | None = None
         self._introspectors: list[Introspectors] = []
         self._config: Config | None = None
         self.apply(config, toolbox)
@@ -120,27 +127,8 @@ class Services:
         registry = Registry(
             toolbox.offers, obtainable=None if obtainable is None else frozenset(obtainable)
         )
-        policy = Policy(
-            tenancy=Tenancy(config.creates_tenants, known_tenants(config)),
-            implications=Implications(config.scopes.implied),
-            development=config.development,
-        )
-        verifier: TokenVerifier = JwtVerifier(
-            lambda: issuers, self.keys, self.decisions, policy=policy
-        )
-        if any(asks(trusted) for trusted in issuers.issuers):
-            introspectors = self._introspectors_for(config)
-            opaque = IntrospectionVerifier(lambda: issuers, introspectors, policy=policy)
-            verifier = Verifiers([verifier, opaque])
-        runner = Runner(
-            registry,
-            context_for=self.context_for,
-            stages=self._stages(config),
-            timeout_s=config.tools.timeout_s,
-            max_result_bytes=config.tools.max_result_bytes,
-            redaction=self.redaction,
-            recorder=self.journal if config.audit.enabled else None,
-        )
+        verifier = self._verifier_for(config, issuers)
+        runner = self._runner_for(config, registry)
         self.journal.apply(config.audit)
         self.outbound.apply(config.network)
         self.lending = Lending(
@@ -158,9 +146,39 @@ class Services:
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
         self.keeper.ledger.terms = Terms(**msgspec.structs.asdict(config.tasks))
-        self.keeper.is_out = outcasts(config, issuers)
+        self.cutoffs.configure(config.tenancy.suspended)
+        is_outcast = outcasts(config, issuers)
+        self.keeper.is_out = lambda caller: is_outcast(caller) or self.cutoffs.is_cut(caller)
         self.keeper.end(self.keeper.is_out)
         self.tenants_apart = TENANT in config.resource
+
+    def _verifier_for(self, config: Config, issuers: IssuerRegistry) -> TokenVerifier:
+        """Who says whose a token is."""
+        policy = Policy(
+            tenancy=Tenancy(config.creates_tenants, known_tenants(config)),
+            implications=Implications(config.scopes.implied),
+            development=config.development,
+            admit=self.cutoffs.admit,
+        )
+        signed = JwtVerifier(lambda: issuers, self.keys, self.decisions, policy=policy)
+        if not any(asks(trusted) for trusted in issuers.issuers):
+            return signed
+        introspectors = self._introspectors_for(config)
+        opaque = IntrospectionVerifier(lambda: issuers, introspectors, policy=policy)
+        self._opaque = opaque
+        return Verifiers([signed, opaque])
+
+    def _runner_for(self, config: Config, registry: Registry) -> Runner:
+        """What every call of these tools goes through."""
+        return Runner(
+            registry,
+            context_for=self.context_for,
+            stages=self._stages(config),
+            timeout_s=config.tools.timeout_s,
+            max_result_bytes=config.tools.max_result_bytes,
+            redaction=self.redaction,
+            recorder=self.journal if config.audit.enabled else None,
+        )
 
     def _stages(self, config: Config) -> list[Stage]:
         """What happens around a call, outermost first."""
@@ -224,6 +242,18 @@ class Services:
             kit=self.lending,
         )
 
+    def _cut_off(self) -> None:
+        """Somebody may be shut out since a moment ago: everything of theirs ends here."""
+        cutoffs = self.cutoffs
+        self.decisions.forget(cutoffs.is_revoked)
+        if self._opaque is not None:
+            self._opaque.forget(cutoffs.is_revoked)
+        self.underway.end(cutoffs.is_suspended, "suspended")
+        self.underway.end(cutoffs.is_revoked, "revoked")
+        self.streams.end(cutoffs.is_cut)
+        self.keeper.end(cutoffs.is_cut)
+        self.runs.end(cutoffs.is_cut)
+
     def drain(self, within_s: float) -> None:
         """A stop has begun: end who only listens, and let tasks finish for so long."""
         self.streams.close()
@@ -240,7 +270,8 @@ class Services:
         No secret, nothing of a caller.
         """
         stores = await self.watch.states()
-        ready = all(state == "ok" for state in stores.values())
+        # Before the cut-offs were ever read nobody passes.
+        ready = self.cutoffs.is_ready and all(state == "ok" for state in stores.values())
         told: dict[str, object] = {"status": "ok" if ready else "unavailable", "stores": stores}
         if insecure_dev_auth:
             told["insecure_dev_auth"] = True
@@ -284,6 +315,7 @@ async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIte
         # Around the closing of the services: what ends there is on record before it is signed.
         await closing.enter_async_context(keeping.running())
         closing.push_async_callback(services.aclose)
+        await closing.enter_async_context(services.cutoffs.watching())
         services.keeper.start()
         await closing.enter_async_context(storage.sweeping(records))
         await closing.enter_async_context(services.secrets.watching())
