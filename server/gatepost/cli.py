@@ -30,6 +30,8 @@ COMMANDS = {
     ),
     "secrets": Row("gatepost.commands.secrets:secrets", "Set, list and delete tenants' secrets."),
     "keyring": Row("gatepost.commands.keyring:keyring", "Make and rotate the key ring."),
+    "tenant": Row("gatepost.commands.tenant:tenant", "List, suspend and erase tenants."),
+    "revoke": Row("gatepost.commands.revoke:revoke", "Refuse tokens before they expire."),
     "scripts": Row("gatepost.commands.scripts:scripts", "List, approve and revoke scripts."),
 }
 

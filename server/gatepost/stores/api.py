@@ -13,6 +13,7 @@ import msgspec
 
 from gatepost.stores.allowance import Denial, Slot, Spending
 from gatepost.stores.cutoffs import Cutoffs
+from gatepost.stores.estate import Estate
 
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 TERMINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"})
@@ -239,6 +240,10 @@ class Records(Protocol):
     def cutoffs(self) -> Cutoffs:
         """Who is shut out, of all tenants."""
 
+    @property
+    def estate(self) -> Estate:
+        """Everything that tenants keep, to be counted and removed."""
+
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Tenant and id of tasks that are not at their end and whose lease is over."""
 
@@ -319,6 +324,9 @@ class TenantRelay(Protocol):
 
     async def forget(self, log: str) -> None:
         """Drop a log."""
+
+    async def clear(self) -> None:
+        """Drop every note and every log of the tenant."""
 
 
 class Relay(Protocol):

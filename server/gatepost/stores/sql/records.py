@@ -12,6 +12,7 @@ from gatepost.stores.sql.claims import SqlClaims
 from gatepost.stores.sql.cutoffs import SqlCutoffs
 from gatepost.stores.sql.database import Database
 from gatepost.stores.sql.entries import SqlEntries, tenants
+from gatepost.stores.sql.estate import SqlEstate
 from gatepost.stores.sql.sessions import SqlSessions
 from gatepost.stores.sql.tables import METADATA
 from gatepost.stores.sql.tasks import SqlTasks, abandoned
@@ -41,6 +42,7 @@ class SqlRecords:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.cutoffs = SqlCutoffs(database)
+        self.estate = SqlEstate(database)
 
     def of(self, tenant: str) -> "SqlTenant":
         """See `Records`."""
