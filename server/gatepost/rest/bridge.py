@@ -66,7 +66,7 @@ class Bridge:
         self._challenge = challenge
         self._locate = place.locate
         self._suspended = suspended
-        self._underway = underway or Underway()
+        self._underway = Underway() if underway is None else underway
         self._limits = limits
 
     async def list_tools(self, scope: Scope, receive: Receive, send: Send) -> None:
