@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from gatepost.approvals.settings import ApprovalsSettings
+from gatepost.audit.settings import AuditSettings
 from gatepost.limits.settings import NamedToolAllowance, TenantAllowance, ToolAllowance
 from gatepost.packs.settings import Packs
 from gatepost.table import Table
@@ -220,7 +222,9 @@ class Config(Table, frozen=True, kw_only=True):
     packs: Packs = Packs()
     mcp: McpSettings = McpSettings()
     tasks: TasksSettings = TasksSettings()
+    approvals: ApprovalsSettings = ApprovalsSettings()
     limits: LimitsSettings = LimitsSettings()
+    audit: AuditSettings = AuditSettings()
     log: LogSettings = LogSettings()
     stdio: StdioSettings = StdioSettings()
 

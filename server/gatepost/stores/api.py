@@ -12,6 +12,9 @@ from typing import Literal, Protocol
 import msgspec
 
 from gatepost.stores.allowance import Denial, Slot, Spending
+from gatepost.stores.approvals import Approvals, Grants
+from gatepost.stores.audit import Scribe, TenantTrail
+from gatepost.stores.cutoffs import Cutoffs
 
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 TERMINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"})
@@ -224,6 +227,18 @@ class TenantRecords(Protocol):
     def sessions(self) -> Sessions:
         """Its sessions."""
 
+    @property
+    def approvals(self) -> Approvals:
+        """What waits for a person of it, and what was decided."""
+
+    @property
+    def grants(self) -> Grants:
+        """The calls that its people granted beforehand."""
+
+    @property
+    def trail(self) -> TenantTrail:
+        """Its record of what happened."""
+
     def entries(self, subject: str) -> Entries:
         """What it keeps of one subject; *subject* is a name in our own code."""
 
@@ -234,8 +249,19 @@ class Records(Protocol):
     def of(self, tenant: str) -> TenantRecords:
         """The stores of one tenant."""
 
+    @property
+    def cutoffs(self) -> Cutoffs:
+        """Who is shut out, of all tenants."""
+
+    @property
+    def scribe(self) -> Scribe:
+        """Writes what happened, for all tenants together."""
+
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Tenant and id of tasks that are not at their end and whose lease is over."""
+
+    async def overdue_approvals(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """Tenant and id of requests that nobody decided, or used, in time."""
 
     async def tenants(self, subject: str) -> list[str]:
         """Every tenant that keeps an entry of that subject."""

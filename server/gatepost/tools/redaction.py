@@ -175,6 +175,8 @@ class Guard(msgspec.Struct, weakref=True):
     """The tenant's redactor, and the same with what this call's caller wrote itself."""
     seat: Clock | None = None
     """What the call takes up while it works; held, as its clock is, while a person decides."""
+    remarks: dict[str, str] | None = None
+    """What stages say of the call for its record."""
 
     def now(self) -> Redactor:
         """The redactor for this moment."""
@@ -187,7 +189,8 @@ class Guard(msgspec.Struct, weakref=True):
 
     def arguments(self) -> Any:
         """The call's arguments as the offer takes them; ToolFailure for what it does not take."""
-        self._written()
+        if self.offer.secret_arguments:
+            self._written()  # refuses too many, before anything is looked at
         arguments = self.offer.check(self.call.arguments)
         self.checked = True
         return arguments
