@@ -10,6 +10,7 @@ from typing import Any, Protocol
 import structlog
 from msgspec.structs import replace
 
+from gatepost.pledge import Broken
 from gatepost.redaction.place import HERE
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import (
@@ -33,7 +34,7 @@ from gatepost.tools.client import (
     all_needed,
 )
 from gatepost.tools.fit import fit, tellable
-from gatepost.tools.record import NotRecorded, Recorder
+from gatepost.tools.record import Recorder
 from gatepost.tools.redaction import Guard, Redaction
 from gatepost.tools.registry import Registry, Unknown
 from gatepost_authz.caller import TenantContext
@@ -172,12 +173,12 @@ class Runner:
             recorder.ended(call, began, guards, left)
             raise
         except BaseException as error:
-            with suppress(NotRecorded):  # what is raised says more, and the log says the rest
+            with suppress(Broken):  # what is raised says more, and the log says the rest
                 await recorder.ended(call, began, guards, error)
             raise
         try:
             await recorder.ended(call, began, guards, outcome.failure)
-        except NotRecorded:
+        except Broken:
             return UNRECORDED_EFFECT if outcome.failure is None else outcome
         return outcome
 
