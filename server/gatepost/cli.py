@@ -30,6 +30,7 @@ COMMANDS = {
     ),
     "secrets": Row("gatepost.commands.secrets:secrets", "Set, list and delete tenants' secrets."),
     "keyring": Row("gatepost.commands.keyring:keyring", "Make and rotate the key ring."),
+    "approvals": Row("gatepost.commands.approvals:approvals", "Decide about calls that wait."),
     "scripts": Row("gatepost.commands.scripts:scripts", "List, approve and revoke scripts."),
 }
 

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from gatepost.approvals.settings import ApprovalsSettings
+from gatepost.audit.settings import AuditSettings
 from gatepost.dashboard.settings import DashboardSettings
 from gatepost.packs.settings import Packs
 from gatepost.table import Table
@@ -210,8 +212,10 @@ class Config(Table, frozen=True, kw_only=True):
     packs: Packs = Packs()
     mcp: McpSettings = McpSettings()
     tasks: TasksSettings = TasksSettings()
+    approvals: ApprovalsSettings = ApprovalsSettings()
     dashboard: DashboardSettings = DashboardSettings()
     limits: LimitsSettings = LimitsSettings()
+    audit: AuditSettings = AuditSettings()
     log: LogSettings = LogSettings()
     stdio: StdioSettings = StdioSettings()
 

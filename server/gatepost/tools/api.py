@@ -1,6 +1,6 @@
 """All that a tool author sees: the context of a call, and what a tool answers."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar, Unpack
 
 import msgspec
@@ -321,6 +321,8 @@ class Tool(Offer, frozen=True, kw_only=True):
     """Whether it says itself when; otherwise its task begins before it does."""
     read_only_form: Callable[[Any], bool] | None = None
     """Whether a call with these checked arguments only reads, where that depends on them."""
+    approval: bool = False
+    """Whether every call of it needs a person, unless the configuration says otherwise."""
 
 
 class Retry(msgspec.Struct, frozen=True):
@@ -355,3 +357,5 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The caller's own id for what this call is part of: for logs and calls further on."""
     depth: int = 0
     """How many calls of other tools led to this one."""
+    holder: MutableMapping[str, Any] | None = None
+    """The ASGI scope of a connection that holds the answer back as its `HELD` says; None: wait."""
