@@ -1,0 +1,28 @@
+"""What waits for a person, as it changes."""
+
+from collections.abc import AsyncIterator
+
+from gatepost.approvals.desk import Desk
+from gatepost.dashboard.live import Live
+from gatepost.dashboard.sheet import Sheet
+from gatepost.dashboard.visit import Answer, Event, Visit, stream
+
+
+class Inbox:
+    """The first page."""
+
+    def __init__(self, sheet: Sheet, desk: Desk, live: Live) -> None:
+        self._sheet, self._desk, self._live = sheet, desk, live
+
+    async def show(self, visit: Visit) -> Answer:
+        """What waits now."""
+        requests = await self._desk.waiting(visit.tenant)
+        return self._sheet.page("waiting.html", visit, here="", requests=requests)
+
+    async def live(self, visit: Visit) -> Answer:
+        """The same, again and again."""
+        return stream(self._events(visit))
+
+    async def _events(self, visit: Visit) -> AsyncIterator[Event]:
+        async for requests in self._live.watch(visit.tenant):
+            yield Event("inbox", self._sheet.part("inbox.html", visit, requests=requests))
