@@ -2,6 +2,7 @@
 
 from typing import Literal
 
+from gatepost.approvals.settings import ApprovalsSettings
 from gatepost.packs.settings import Packs
 from gatepost.table import Table
 from gatepost.telemetry.logs import LogFormat, LogLevel
@@ -209,6 +210,7 @@ class Config(Table, frozen=True, kw_only=True):
     packs: Packs = Packs()
     mcp: McpSettings = McpSettings()
     tasks: TasksSettings = TasksSettings()
+    approvals: ApprovalsSettings = ApprovalsSettings()
     limits: LimitsSettings = LimitsSettings()
     log: LogSettings = LogSettings()
     stdio: StdioSettings = StdioSettings()

@@ -11,8 +11,12 @@ from typing import Literal, Protocol
 
 import msgspec
 
+<<<<<<< HEAD
 from gatepost.stores.allowance import Denial, Slot, Spending
 from gatepost.stores.cutoffs import Cutoffs
+=======
+from gatepost.stores.approvals import Approvals, Grants
+>>>>>>> approvals
 
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 TERMINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"})
@@ -225,6 +229,14 @@ class TenantRecords(Protocol):
     def sessions(self) -> Sessions:
         """Its sessions."""
 
+    @property
+    def approvals(self) -> Approvals:
+        """What waits for a person of it, and what was decided."""
+
+    @property
+    def grants(self) -> Grants:
+        """The calls that its people granted beforehand."""
+
     def entries(self, subject: str) -> Entries:
         """What it keeps of one subject; *subject* is a name in our own code."""
 
@@ -241,6 +253,9 @@ class Records(Protocol):
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Tenant and id of tasks that are not at their end and whose lease is over."""
+
+    async def overdue_approvals(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """Tenant and id of requests that nobody decided, or used, in time."""
 
     async def tenants(self, subject: str) -> list[str]:
         """Every tenant that keeps an entry of that subject."""

@@ -10,7 +10,11 @@ from gatepost.stores.api import (
     TaskRecord,
     fits,
 )
+<<<<<<< HEAD
 from gatepost.stores.memory.cutoffs import MemoryCutoffs
+=======
+from gatepost.stores.memory.approvals import MemoryApprovals, MemoryGrants
+>>>>>>> approvals
 
 FRESH = SessionRecord()
 SWEEP_EVERY_S = 1.0
@@ -40,6 +44,15 @@ class MemoryRecords:
         ]
         return found[:limit]
 
+    async def overdue_approvals(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """See `Records`."""
+        found = [
+            (tenant, approval_id)
+            for tenant, kept in self._tenants.items()
+            for approval_id in kept.approvals.overdue(now)
+        ]
+        return found[:limit]
+
     async def tenants(self, subject: str) -> list[str]:
         """See `Records`."""
         kept = [(name, tenant.entries(subject)) for name, tenant in self._tenants.items()]
@@ -60,6 +73,8 @@ class MemoryTenant:
     """One tenant's records."""
 
     def __init__(self) -> None:
+        self.approvals = MemoryApprovals()
+        self.grants = MemoryGrants()
         self.tasks = MemoryTasks()
         self.claims = MemoryClaims()
         self.sessions = MemorySessions()
@@ -76,6 +91,9 @@ class MemoryTenant:
         over += [(tasks, key) for key, task in tasks.items() if task.expires_at <= now]
         over += [(claims, key) for key, claim in claims.items() if claim.expires_at <= now]
         over += [(sessions, key) for key, (_, expires_at) in sessions.items() if expires_at <= now]
+        approvals, grants = self.approvals.held, self.grants.held
+        over += [(approvals, key) for key, one in approvals.items() if one.expires_at <= now]
+        over += [(grants, key) for key, one in grants.items() if one.expires_at <= now]
         for held, key in over:
             del held[key]
         return len(over)

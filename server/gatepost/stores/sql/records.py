@@ -8,10 +8,12 @@ from sqlalchemy import Delete, Table, bindparam, delete, select, text, tuple_
 
 from gatepost.stores.api import StoreRefused
 from gatepost.stores.sql import schema, sqlite
+from gatepost.stores.sql.approvals import SqlApprovals, overdue
 from gatepost.stores.sql.claims import SqlClaims
 from gatepost.stores.sql.cutoffs import SqlCutoffs
 from gatepost.stores.sql.database import Database
 from gatepost.stores.sql.entries import SqlEntries, tenants
+from gatepost.stores.sql.grants import SqlGrants
 from gatepost.stores.sql.sessions import SqlSessions
 from gatepost.stores.sql.tables import METADATA
 from gatepost.stores.sql.tasks import SqlTasks, abandoned
@@ -50,6 +52,10 @@ class SqlRecords:
         """See `Records`."""
         return await abandoned(self.database, now, limit)
 
+    async def overdue_approvals(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """See `Records`."""
+        return await overdue(self.database, now, limit)
+
     async def tenants(self, subject: str) -> list[str]:
         """See `Records`."""
         return await tenants(self.database, subject)
@@ -81,6 +87,16 @@ class SqlTenant:
         self.tasks = SqlTasks(database, tenant)
         self.claims = SqlClaims(database, tenant)
         self.sessions = SqlSessions(database, tenant)
+
+    @property
+    def approvals(self) -> SqlApprovals:
+        """See `TenantRecords`."""
+        return SqlApprovals(self._database, self._tenant)
+
+    @property
+    def grants(self) -> SqlGrants:
+        """See `TenantRecords`."""
+        return SqlGrants(self._database, self._tenant)
 
     def entries(self, subject: str) -> SqlEntries:
         """See `TenantRecords`."""

@@ -153,3 +153,47 @@ CUTOFFS = Table(
     Column("expires_at", Double),
     Index(None, "expires_at"),
 )
+
+APPROVALS = Table(
+    "approvals",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("id", Exact, primary_key=True),
+    # Of one request at a time; one that no call meets any more has none.
+    Column("meets", LargeBinary),
+    Column("state", Exact, nullable=False),
+    Column("tool", Exact, nullable=False),
+    Column("issuer", Exact, nullable=False),
+    Column("subject", Exact, nullable=False),
+    Column("subject_kind", Exact, nullable=False),
+    Column("client_id", Exact),
+    Column("created_at", Double, nullable=False),
+    Column("until", Double, nullable=False),
+    Column("changed_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("details", LargeBinary, nullable=False),
+    Column("sealed", Exact),
+    Column("revision", Integer, nullable=False),
+    Index(None, "tenant", "meets", unique=True),
+    Index(None, "tenant", "state", "changed_at"),
+    Index(None, "state", "until"),
+    Index(None, "expires_at"),
+)
+
+GRANTS = Table(
+    "grants",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("id", Exact, primary_key=True),
+    Column("tool", Exact, nullable=False),
+    Column("issuer", Exact, nullable=False),
+    Column("subject", Exact, nullable=False),
+    Column("subject_kind", Exact, nullable=False),
+    Column("client_id", Exact),
+    Column("remaining", Integer),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("details", LargeBinary, nullable=False),
+    Index(None, "tenant", "tool", "issuer", "subject"),
+    Index(None, "expires_at"),
+)
