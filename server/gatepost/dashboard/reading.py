@@ -1,12 +1,15 @@
 """Arguments as a person reads them: a tree of plain values, within bounds that are told."""
 
 import json
+import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
 
-NodeKind = Literal["text", "number", "flag", "null", "object", "list", "raw"]
+NodeKind = Literal["text", "number", "flag", "null", "object", "list", "table", "raw"]
+
+_OTHER = re.compile(r"-?[0-9][0-9.eE+-]*|true|false|null|")
 
 MOST_NODES = 1_500
 MOST_DEPTH = 12
@@ -15,6 +18,8 @@ MOST_TEXT = 100_000
 LONG_LINES, LONG_TEXT = 14, 1_200
 """From where on a text is collapsed."""
 HEAD_LINES = 8
+MOST_COLUMNS, MOST_CELL = 8, 80
+"""Of a list that is shown as a table: what is wider or longer is a tree."""
 
 
 class Number(str):
@@ -34,6 +39,8 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     """Of a text its characters, of an object or a list its members; all of them, shown or not."""
     missing: int = 0
     """How many of them are not shown."""
+    columns: tuple[str, ...] = ()
+    """Of a table, whose nodes are its rows; a row has a node for each column it fills."""
 
     @property
     def is_long(self) -> bool:
@@ -54,6 +61,16 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     def is_block(self) -> bool:
         """Whether its text needs more room than a line."""
         return len(self.text) > 72 or "\n" in self.text
+
+    @property
+    def is_ambiguous(self) -> bool:
+        """Whether a text reads like a value of another kind."""
+        return self.kind == "text" and bool(_OTHER.fullmatch(self.text))
+
+    @property
+    def cells(self) -> Mapping[str, "Node"]:
+        """Of a table's row its nodes by column."""
+        return {node.name: node for node in self.nodes}
 
     @property
     def is_whole(self) -> bool:
@@ -119,13 +136,33 @@ class _Reader:
             if self._nodes <= 0:
                 break
             nodes.append(self.node(inner, key, depth + 1))
+        columns = () if named else columns_of(value)
         return Node(
             name=name,
-            kind="object" if named else "list",
+            kind="object" if named else "table" if columns else "list",
+            columns=columns,
             nodes=tuple(nodes),
             size=len(value),
             missing=len(value) - len(nodes),
         )
+
+
+def columns_of(items: Sequence[Any]) -> tuple[str, ...]:
+    """The columns of a list that is a table: small flat objects, all much alike; else none."""
+    names: dict[str, None] = {}
+    for item in items:
+        if not isinstance(item, Mapping) or not item or not all(map(_is_cell, item.values())):
+            return ()
+        names.update(dict.fromkeys(item))
+        if len(names) > MOST_COLUMNS:
+            return ()
+    return tuple(names)
+
+
+def _is_cell(value: Any) -> bool:
+    if isinstance(value, Number) or not isinstance(value, str):
+        return not isinstance(value, Mapping | list)
+    return len(value) <= MOST_CELL and "\n" not in value
 
 
 def compact(value: Any) -> str:

@@ -95,9 +95,12 @@ class Review:
             if now is None or _state(now) != known:
                 if now is not None:
                     known = _state(now)
-                yield Event("state", self._sheet.part("state.html", visit, request=now, before=request))
+                yield Event("state", self._state_of(visit, now, address(request)))
             if now is None or now.state != "waiting":
                 return
+
+    def _state_of(self, visit: Visit, request: Request | None, where: str) -> str:
+        return self._sheet.part("state.html", visit, request=request, address=where)
 
     async def _found(self, visit: Visit) -> Request:
         request = await self._desk.get(visit.tenant, _id(visit))

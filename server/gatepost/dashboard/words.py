@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import jinja2
 
 from gatepost.dashboard import glyph, phrase, reading
+from gatepost.dashboard.sheet import NAVIGATION
 
 STATES: Mapping[str, str] = {
     "waiting": "Waiting",
@@ -36,5 +37,6 @@ def teach(environment: jinja2.Environment) -> None:
         "iso": phrase.iso,
         "full": phrase.full,
         "rate": phrase.rate,
+        "anchor": lambda text: text.encode().hex(),
     }
-    environment.globals |= {"words": STATES, "outcomes": OUTCOMES}
+    environment.globals |= {"words": STATES, "outcomes": OUTCOMES, "navigation": NAVIGATION}
