@@ -57,7 +57,9 @@ class Columns(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def totals(self) -> tuple[int, ...]:
         """Of each kind, over all columns."""
-        return tuple(sum(column.counts[at] for column in self.columns) for at in range(len(self.kinds)))
+        return tuple(
+            sum(column.counts[at] for column in self.columns) for at in range(len(self.kinds))
+        )
 
 
 class Slot(msgspec.Struct, frozen=True):
@@ -81,8 +83,7 @@ def columns(slots: Sequence[Slot], kinds: Sequence[str], *, step_s: float) -> Co
         ),
         kinds=tuple(kinds),
         levels=tuple(
-            Mark(round(HEIGHT - BOTTOM - level * scale, 1), f"{level:,}")
-            for level in levels(top)
+            Mark(round(HEIGHT - BOTTOM - level * scale, 1), f"{level:,}") for level in levels(top)
         ),
         marks=tuple(
             Mark(round(LEFT + (at + 0.5) * room, 1), _short(slot.start, step_s))
@@ -121,7 +122,9 @@ def _column(
             bottom -= height
             parts.append(Part(kind, round(bottom, 1), round(height, 1)))
     label = _long(slot.start, step_s)
-    told = ", ".join(f"{count} {kind}" for kind, count in zip(kinds, slot.counts, strict=True) if count)
+    told = ", ".join(
+        f"{count} {kind}" for kind, count in zip(kinds, slot.counts, strict=True) if count
+    )
     return Column(
         x=round(x + room * GAP / 2, 1),
         width=round(room * (1 - GAP), 1),

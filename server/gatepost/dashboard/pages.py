@@ -18,13 +18,9 @@ def pages(config: Config, services: Services, view: View) -> tuple[Page, ...]:
     """The dashboard's routing table."""
     sheet, desk = Sheet(view), services.desk
     live = Live(desk, services.relay)
-    targets = Targets(
-        services.workspaces.of, services.redaction, vault=config.packs.vault.folder
-    )
+    targets = Targets(services.workspaces.of, services.redaction, vault=config.packs.vault.folder)
     inbox, history, grants = Inbox(sheet, desk, live), History(sheet, desk), Grants(sheet, desk)
-    review = Review(
-        sheet, desk, live, targets=targets, tools=lambda: services.registry.tools
-    )
+    review = Review(sheet, desk, live, targets=targets, tools=lambda: services.registry.tools)
     catalogue = Catalogue(
         sheet,
         registry=lambda: services.registry,

@@ -81,9 +81,7 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 def decoded(encoded: bytes) -> Any:
     """A JSON document, its numbers as `Number`; ValueError."""
     try:
-        return json.loads(
-            encoded, parse_int=Number, parse_float=Number, parse_constant=Number
-        )
+        return json.loads(encoded, parse_int=Number, parse_float=Number, parse_constant=Number)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
 
@@ -124,9 +122,7 @@ class _Reader:
     def text(self, text: str, name: str, kind: NodeKind) -> Node:
         told = text[: max(self._text, 0)]
         self._text -= len(told)
-        return Node(
-            name=name, kind=kind, text=told, size=len(text), missing=len(text) - len(told)
-        )
+        return Node(name=name, kind=kind, text=told, size=len(text), missing=len(text) - len(told))
 
     def _members(self, value: Any, name: str, depth: int) -> Node:
         named = isinstance(value, Mapping)

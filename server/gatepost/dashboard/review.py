@@ -16,7 +16,6 @@ from gatepost.dashboard.visit import Answer, Event, NotShown, Visit, redirect, s
 from gatepost.tools.api import Tool
 
 
-
 Tools = Callable[[], Mapping[str, Tool]]
 
 
@@ -177,7 +176,9 @@ def _seen(visit: Visit) -> str:
 
 
 def _decided(visit: Visit) -> Answer:
-    return redirect("" if visit.path["id"].startswith("script-") else f"/requests/{visit.path['id']}")
+    return redirect(
+        "" if visit.path["id"].startswith("script-") else f"/requests/{visit.path['id']}"
+    )
 
 
 def _can_edit(request: Request) -> bool:

@@ -65,7 +65,9 @@ class Filled(msgspec.Struct, frozen=True, kw_only=True):
         members = msgspec.json.decode(shown, type=dict[str, msgspec.Raw])
         for name in self.removed:
             members.pop(name, None)
-        changed = {name: msgspec.Raw(msgspec.json.encode(one)) for name, one in self.changed.items()}
+        changed = {
+            name: msgspec.Raw(msgspec.json.encode(one)) for name, one in self.changed.items()
+        }
         return msgspec.json.encode(members | changed)
 
 
@@ -224,7 +226,10 @@ def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
         # `str | None` as pydantic writes it: what is not given is left out, never null.
         others = [one for one in several if one != {"type": "null"}]
         if len(others) == 1 and isinstance(others[0], Mapping):
-            return {**_resolved(others[0], root), **{k: v for k, v in schema.items() if k != "anyOf"}}
+            return {
+                **_resolved(others[0], root),
+                **{k: v for k, v in schema.items() if k != "anyOf"},
+            }
     reference = schema.get("$ref")
     if not isinstance(reference, str) or not reference.startswith("#/"):
         return schema

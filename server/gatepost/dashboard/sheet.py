@@ -37,9 +37,7 @@ class Sheet:
         self, name: str, visit: Visit, *, here: str, status: int = 200, **values: object
     ) -> Answer:
         """The page of that template; *here* is the path of its entry in the navigation."""
-        return self._view.page(
-            name, visit, status=status, here=here, now=self.clock(), **values
-        )
+        return self._view.page(name, visit, status=status, here=here, now=self.clock(), **values)
 
     def part(self, name: str, visit: Visit, **values: object) -> str:
         """A part of a page, for htmx."""

@@ -86,9 +86,7 @@ class Targets:
         return await asyncio.to_thread(_compared, path, head.data, after, redactor)
 
 
-def _compared(
-    path: str, now: bytes, after: Callable[[bytes], bytes], redactor: Redactor
-) -> Target:
+def _compared(path: str, now: bytes, after: Callable[[bytes], bytes], redactor: Redactor) -> Target:
     try:
         before, then = now.decode(), after(now).decode()
     except UnicodeDecodeError:

@@ -11,12 +11,10 @@ from typing import Literal, Protocol
 
 import msgspec
 
-<<<<<<< HEAD
 from gatepost.stores.allowance import Denial, Slot, Spending
-from gatepost.stores.cutoffs import Cutoffs
-=======
 from gatepost.stores.approvals import Approvals, Grants
->>>>>>> approvals
+from gatepost.stores.audit import Scribe, TenantTrail
+from gatepost.stores.cutoffs import Cutoffs
 
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 TERMINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"})
@@ -237,6 +235,10 @@ class TenantRecords(Protocol):
     def grants(self) -> Grants:
         """The calls that its people granted beforehand."""
 
+    @property
+    def trail(self) -> TenantTrail:
+        """Its record of what happened."""
+
     def entries(self, subject: str) -> Entries:
         """What it keeps of one subject; *subject* is a name in our own code."""
 
@@ -250,6 +252,10 @@ class Records(Protocol):
     @property
     def cutoffs(self) -> Cutoffs:
         """Who is shut out, of all tenants."""
+
+    @property
+    def scribe(self) -> Scribe:
+        """Writes what happened, for all tenants together."""
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Tenant and id of tasks that are not at their end and whose lease is over."""

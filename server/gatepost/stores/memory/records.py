@@ -10,11 +10,9 @@ from gatepost.stores.api import (
     TaskRecord,
     fits,
 )
-<<<<<<< HEAD
-from gatepost.stores.memory.cutoffs import MemoryCutoffs
-=======
 from gatepost.stores.memory.approvals import MemoryApprovals, MemoryGrants
->>>>>>> approvals
+from gatepost.stores.memory.audit import MemoryScribe, MemoryTrail
+from gatepost.stores.memory.cutoffs import MemoryCutoffs
 
 FRESH = SessionRecord()
 SWEEP_EVERY_S = 1.0
@@ -26,12 +24,13 @@ class MemoryRecords:
     def __init__(self) -> None:
         self._tenants: dict[str, MemoryTenant] = {}
         self.cutoffs = MemoryCutoffs()
+        self.scribe = MemoryScribe(lambda tenant: self.of(tenant).trail)
 
     def of(self, tenant: str) -> "MemoryTenant":
         """The stores of one tenant."""
         kept = self._tenants.get(tenant)
         if kept is None:
-            kept = self._tenants[tenant] = MemoryTenant()
+            kept = self._tenants[tenant] = MemoryTenant(tenant)
         return kept
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
@@ -72,9 +71,10 @@ class MemoryRecords:
 class MemoryTenant:
     """One tenant's records."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: str) -> None:
         self.approvals = MemoryApprovals()
         self.grants = MemoryGrants()
+        self.trail = MemoryTrail(tenant)
         self.tasks = MemoryTasks()
         self.claims = MemoryClaims()
         self.sessions = MemorySessions()
