@@ -15,7 +15,6 @@ from gatepost.dashboard.terms import Terms, terms_of
 from gatepost.dashboard.visit import Answer, Event, NotShown, Visit, redirect, stream
 from gatepost.tools.api import Tool
 
-
 Tools = Callable[[], Mapping[str, Tool]]
 
 
