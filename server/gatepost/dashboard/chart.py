@@ -98,7 +98,7 @@ def ceiling(most: int) -> int:
     """The end of an axis: 4, 8, 10, 20, 40, 80, 100… at least *most*."""
     if most <= 4:
         return 4
-    size = 10 ** math.floor(math.log10(most))
+    size = int(10 ** math.floor(math.log10(most)))
     for factor in (1, 2, 4, 6, 8, 10):
         if factor * size >= most:
             return factor * size

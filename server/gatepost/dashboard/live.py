@@ -1,4 +1,4 @@
-"""What waits, told to every open page as it changes; one look at the store for all of a tenant's."""
+"""What waits, told to every open page as it changes."""
 
 import asyncio
 from collections.abc import AsyncIterator, Callable
@@ -16,7 +16,11 @@ Waiting = tuple[Request, ...] | None
 
 
 class Live:
-    """Looks at what waits for as long as somebody has a page open that shows it."""
+    """
+    Looks at what waits for as long as somebody has a page open that shows it.
+
+    One look at the store is for all pages of a tenant.
+    """
 
     def __init__(self, desk: Desk, relay: Relay, *, poll_s: float = POLL_S) -> None:
         self._desk, self._relay, self._poll_s = desk, relay, poll_s

@@ -16,7 +16,7 @@ from gatepost.settings import Config
 
 def pages(config: Config, services: Services, view: View) -> tuple[Page, ...]:
     """The dashboard's routing table."""
-    sheet, desk = Sheet(view), services.desk
+    sheet, desk = Sheet(view), services.approvals
     live = Live(desk, services.relay)
     targets = Targets(services.workspaces.of, services.redaction, vault=config.packs.vault.folder)
     inbox, history, grants = Inbox(sheet, desk, live), History(sheet, desk), Grants(sheet, desk)
@@ -29,7 +29,7 @@ def pages(config: Config, services: Services, view: View) -> tuple[Page, ...]:
         baseline=frozenset(config.scopes.baseline),
         implied=config.scopes.implied,
     )
-    one = "/requests/{id}"
+    one = "/approvals/{id}"
     return (
         Page(path="", get=inbox.show),
         Page(path="/live", get=inbox.live, background=True),

@@ -2,7 +2,7 @@
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
@@ -167,11 +167,12 @@ def compact(value: Any) -> str:
         case Number():
             return str(value)
         case Mapping():
-            return "{%s}" % ", ".join(f"{_quoted(k)}: {compact(v)}" for k, v in value.items())
+            members = ", ".join(f"{_quoted(k)}: {compact(v)}" for k, v in value.items())
+            return f"{{{members}}}"
         case str() | None | bool() | int() | float():
             return _quoted(value)
         case Sequence():
-            return "[%s]" % ", ".join(map(compact, value))
+            return f"[{', '.join(map(compact, value))}]"
     raise TypeError(f"{type(value).__name__} is no JSON")
 
 
@@ -180,10 +181,15 @@ def laid_out(value: Any, indent: str = "") -> str:
     inner = indent + "  "
     if isinstance(value, Mapping) and value:
         members = (f"{inner}{_quoted(k)}: {laid_out(v, inner)}" for k, v in value.items())
-        return "{\n%s\n%s}" % (",\n".join(members), indent)
+        return f"{{\n{_lines(members)}\n{indent}}}"
     if isinstance(value, list) and value:
-        return "[\n%s\n%s]" % (",\n".join(inner + laid_out(v, inner) for v in value), indent)
+        items = (inner + laid_out(v, inner) for v in value)
+        return f"[\n{_lines(items)}\n{indent}]"
     return compact(value)
+
+
+def _lines(parts: Iterable[str]) -> str:
+    return ",\n".join(parts)
 
 
 def summary(encoded: bytes, most: int = 3) -> list[tuple[str, str]]:

@@ -162,7 +162,7 @@ class Review:
 
 def address(request: Request) -> str:
     """The request's path below the base."""
-    return f"/requests/{request.id.replace(':', '-', 1)}"
+    return f"/approvals/{request.id.replace(':', '-', 1)}"
 
 
 def _id(visit: Visit) -> str:
@@ -176,7 +176,7 @@ def _seen(visit: Visit) -> str:
 
 def _decided(visit: Visit) -> Answer:
     return redirect(
-        "" if visit.path["id"].startswith("script-") else f"/requests/{visit.path['id']}"
+        "" if visit.path["id"].startswith("script-") else f"/approvals/{visit.path['id']}"
     )
 
 

@@ -149,10 +149,9 @@ def _field(name: str, shown: Mapping[str, Any], schema: Mapping[str, Any], requi
     if choices and (not given or compact(value) in choices):
         return Field(kind="choice", choices=choices, text=compact(value) if given else "", **common)
     kind = _kind(value if given else None, given, schema)
-    if kind in {"json", "number"}:
-        text = laid_out(value) if given else ""
-    else:
-        text = value if given else ""
+    text = ""
+    if given:
+        text = laid_out(value) if kind in {"json", "number"} else str(value)
     return Field(kind=kind, text=text, rows=min(max(text.count("\n") + 2, 3), 18), **common)
 
 

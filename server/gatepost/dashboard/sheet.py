@@ -3,28 +3,8 @@
 import time
 from collections.abc import Callable
 
-import msgspec
-
 from gatepost.dashboard.view import View
 from gatepost.dashboard.visit import Answer, Visit
-
-
-class Link(msgspec.Struct, frozen=True):
-    """One entry of the navigation."""
-
-    path: str
-    """Below the base."""
-    label: str
-
-
-NAVIGATION = (
-    Link("", "Waiting"),
-    Link("/history", "History"),
-    Link("/grants", "Grants"),
-    Link("/audit", "Audit trail"),
-    Link("/tools", "Tools"),
-    Link("/usage", "Usage"),
-)
 
 
 class Sheet:

@@ -3,9 +3,28 @@
 from collections.abc import Mapping
 
 import jinja2
+import msgspec
 
 from gatepost.dashboard import glyph, phrase, reading
-from gatepost.dashboard.sheet import NAVIGATION
+
+
+class Link(msgspec.Struct, frozen=True):
+    """One entry of the navigation."""
+
+    path: str
+    """Below the base."""
+    label: str
+
+
+NAVIGATION = (
+    Link("", "Waiting"),
+    Link("/history", "History"),
+    Link("/grants", "Grants"),
+    Link("/audit", "Audit trail"),
+    Link("/tools", "Tools"),
+    Link("/usage", "Usage"),
+)
+
 
 STATES: Mapping[str, str] = {
     "waiting": "Waiting",
