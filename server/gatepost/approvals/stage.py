@@ -93,9 +93,9 @@ class Approval:
         case: Case | None = await meet(self._desk, call, tool, need, demand)
         if case is not None and case.request.state == "waiting":
             case = await self._stood_by(call, case)
-            if case is not None and case.request.state == "waiting":
-                return EXPIRED  # the token: whoever comes with another meets the same request
         self._check(call)
+        if case is not None and case.request.state == "waiting":
+            return EXPIRED  # the token: whoever comes with another meets the same request
         if case is None or case.request.state not in {"approved", "used"}:
             raise await self._denied(case, need.timeout_s)
         return await self._used(case, call, tool, proceed)
