@@ -9,7 +9,6 @@ from pathlib import Path
 import msgspec
 
 from gatepost import storage
-from gatepost.audit.journal import Journal
 from gatepost.approvals.desk import Desk
 from gatepost.approvals.expiry import expiring
 from gatepost.approvals.herald import Herald
@@ -17,6 +16,7 @@ from gatepost.approvals.page import page_of
 from gatepost.approvals.policy import plan_of
 from gatepost.approvals.stage import Approval
 from gatepost.approvals.webhook import Webhook, key_of
+from gatepost.audit.journal import Journal
 from gatepost.changes import Feed, TenantChanges
 from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
