@@ -81,9 +81,14 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
 def decoded(encoded: bytes) -> Any:
     """A JSON document, its numbers as `Number`; ValueError."""
     try:
-        return json.loads(encoded, parse_int=Number, parse_float=Number, parse_constant=Number)
+        return json.loads(encoded, parse_int=Number, parse_float=Number, parse_constant=_refused)
     except RecursionError:
         raise ValueError("it is nested too deeply") from None
+
+
+def _refused(constant: str) -> Any:
+    # Python writes it, and JSON has none (RFC 8259 section 6).
+    raise ValueError(f"{constant} is no number")
 
 
 def tree(value: Any, name: str = "") -> Node:
