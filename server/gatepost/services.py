@@ -189,6 +189,7 @@ class Services:
                 self.runs,
                 timeout_s=settings.timeout_s,
                 max_result_bytes=settings.max_result_bytes,
+                kept_s=config.retention.once_s,
                 attempts=Attempts(rate=rate, burst=burst, spend_here=spend) if rate else None,
                 redaction=self.redaction,
             )

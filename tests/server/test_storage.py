@@ -20,6 +20,7 @@ from gatepost.storage import Watch
 from gatepost.stores.api import StoreRefused, StoreUnavailable
 from gatepost.stores.memory.records import MemoryRecords
 from gatepost.stores.memory.relay import MemoryRelay
+from gatepost.stores.sql.tables import REVISION
 from tests.server.exchange import ask
 from tests.support.gatepost import run
 from tests.support.postgres import PASSWORD
@@ -272,16 +273,19 @@ def test_migrate_says_what_it_did(postgres: str, tmp_path: Path) -> None:
 
     assert behind.process.returncode == 1
     assert (
-        "revision none and this Gatepost needs {REVISION}: run `gatepost migrate`" in behind.output
+        f"revision none and this Gatepost needs {REVISION}: run `gatepost migrate`" in behind.output
     )
     assert moved.process.returncode == 0
     assert moved.stdout.splitlines() == [
         "0001: Tasks, retry keys and sessions.",
         "0002: What tenants keep under names: secrets, approved scripts, loaded APIs.",
-        "Migrated from revision none to 0002.",
+        "0003: What waits for a person, and what was decided.",
+        "0004: The record of what happened, and the proofs that it is whole.",
+        "0005: Who may not call any more, whatever token it shows.",
+        f"Migrated from revision none to {REVISION}.",
     ]
     assert outcome(fine) == (0, "The database is at the revision that this version needs.")
-    assert outcome(again) == (0, "Nothing to do: the database is at revision 0002.")
+    assert outcome(again) == (0, f"Nothing to do: the database is at revision {REVISION}.")
 
 
 def test_migrate_looks_without_touching(tmp_path: Path) -> None:
@@ -350,3 +354,21 @@ def test_a_server_without_a_database_imports_none(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert [path.name for path in tmp_path.iterdir()] == ["workspaces"]
+
+
+async def test_a_chore_that_fails_keeps_nobody_from_theirs() -> None:
+    """What takes more than removing rows is looked after in the same round, each by itself."""
+    records, done = Counted(), asyncio.Event()
+    rounds = 0
+
+    async def fails() -> None:
+        raise StoreUnavailable("it is out")
+
+    async def works() -> None:
+        nonlocal rounds
+        rounds += 1
+        if rounds == 3:
+            done.set()
+
+    async with asyncio.timeout(10), storage.sweeping(records, fails, works, every_s=0.001):
+        await done.wait()
