@@ -3,7 +3,7 @@
 import asyncio
 import random
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
+from collections.abc import AsyncIterator, Awaitable, Callable
 from contextlib import aclosing, asynccontextmanager
 from typing import Literal
 
@@ -25,8 +25,6 @@ FRESH_S = 1.0
 log = structlog.get_logger("gatepost.storage")
 
 State = Literal["ok", "unavailable"]
-Chore = Callable[[], Awaitable[object]]
-"""Looks after what is over, now and then; raises nothing but StoreUnavailable."""
 
 
 async def opened(settings: StorageSettings) -> tuple[Records, Relay]:
@@ -55,20 +53,9 @@ async def prepare(settings: StorageSettings) -> None:
 
 
 @asynccontextmanager
-async def sweeping(
-    records: Records, *chores: Chore, every_s: float = SWEEP_EVERY_S
-) -> AsyncIterator[None]:
-    """
-    Remove what is over, now and then, for the time of a block.
-
-    *chores* are what takes more than removing rows; one that fails is tried again the next time.
-    """
-
-    async def sweep() -> None:
-        gone = await records.sweep(time.time())
-        log.debug("swept", records=gone)
-
-    task = asyncio.create_task(_sweep_always((sweep, *chores), every_s))
+async def sweeping(records: Records, *, every_s: float = SWEEP_EVERY_S) -> AsyncIterator[None]:
+    """Remove what is over, now and then, for the time of a block."""
+    task = asyncio.create_task(_sweep_always(records, every_s))
     try:
         yield
     finally:
@@ -76,15 +63,16 @@ async def sweeping(
         await asyncio.wait([task])
 
 
-async def _sweep_always(chores: Sequence[Chore], every_s: float) -> None:
+async def _sweep_always(records: Records, every_s: float) -> None:
     while True:
         # Replicas that started together must not sweep together.
         await asyncio.sleep(every_s * DICE.uniform(0.5, 1.5))
-        for chore in chores:
-            try:
-                await chore()
-            except StoreUnavailable as outage:
-                log.warning("sweep_failed", reason=str(outage))
+        try:
+            gone = await records.sweep(time.time())
+        except StoreUnavailable as outage:
+            log.warning("sweep_failed", reason=str(outage))
+        else:
+            log.debug("swept", records=gone)
 
 
 class Watch:

@@ -352,21 +352,3 @@ def test_a_server_without_a_database_imports_none(tmp_path: Path) -> None:
     finally:
         process.kill()
     assert [path.name for path in tmp_path.iterdir()] == ["workspaces"]
-
-
-async def test_a_chore_that_fails_keeps_nobody_from_theirs() -> None:
-    """What takes more than removing rows is looked after in the same round, each by itself."""
-    records, done = Counted(), asyncio.Event()
-    rounds = 0
-
-    async def fails() -> None:
-        raise StoreUnavailable("it is out")
-
-    async def works() -> None:
-        nonlocal rounds
-        rounds += 1
-        if rounds == 3:
-            done.set()
-
-    async with asyncio.timeout(10), storage.sweeping(records, fails, works, every_s=0.001):
-        await done.wait()
