@@ -24,6 +24,7 @@ from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.cutoffs.watch import CutOffs
+from gatepost.cutoffs.withdrawal import Withdrawals
 from gatepost.edge.flood import Flood
 from gatepost.guard.debug import Debug
 from gatepost.guard.once import Once, Runs
@@ -41,6 +42,7 @@ from gatepost.secrets.shelf import Secrets
 from gatepost.secrets.vault import Vault
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
+from gatepost.stores.cutoffs import CutOff
 from gatepost.streams import Streams
 from gatepost.telemetry.access import AccessLog
 from gatepost.tools.api import Call, CallContext
@@ -127,6 +129,7 @@ class Services:
         self.approvals = Desk(records, keyring, self.redaction, herald)
         self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
         self.cutoffs = CutOffs(records, relay, ended=self._cut_off)
+        self.withdrawals = Withdrawals(records, self.approvals)
         self.underway = Underway()
         self.underway.is_revoked = self.cutoffs.is_revoked
         self.streams.is_cut = self.cutoffs.is_cut
@@ -210,6 +213,7 @@ class Services:
                 self.runs,
                 timeout_s=settings.timeout_s,
                 max_result_bytes=settings.max_result_bytes,
+                kept_s=config.retention.once_s,
                 attempts=Attempts(buckets, rate=rate, burst=burst) if rate else None,
                 redaction=self.redaction,
             )
@@ -278,7 +282,7 @@ class Services:
             kit=self.lending,
         )
 
-    def _cut_off(self) -> None:
+    def _cut_off(self, new: tuple[CutOff, ...]) -> None:
         """Somebody may be shut out since a moment ago: everything of theirs ends here."""
         cutoffs = self.cutoffs
         self.decisions.forget(cutoffs.is_revoked)
@@ -289,6 +293,7 @@ class Services:
         self.streams.end(cutoffs.is_cut)
         self.keeper.end(cutoffs.is_cut)
         self.runs.end(cutoffs.is_cut)
+        self.withdrawals.begin(new)
 
     def drain(self, within_s: float) -> None:
         """A stop has begun: end who only listens, and let tasks finish for so long."""
@@ -321,6 +326,7 @@ class Services:
 
     async def aclose(self) -> None:
         """Close what was made here, the log last, so that it has the last requests."""
+        await self.withdrawals.aclose()
         await self.keeper.aclose()
         await self.webhook.aclose()
         await self.runs.aclose()  # before the rest, which what still runs uses

@@ -132,6 +132,16 @@ class TasksSettings(Table, frozen=True, kw_only=True):
     """Seconds after which another process takes up the task of one that says nothing."""
 
 
+class RetentionSettings(Table, frozen=True, kw_only=True):
+    """How long what is over is kept, where no other table says it."""
+
+    once_s: float = 86_400.0
+    """
+    Seconds that the outcome of a call with an `Idempotency-Key` is answered again; after them the
+    same key is another call.
+    """
+
+
 class McpSettings(Table, frozen=True, kw_only=True):
     """What the MCP endpoint does its own way."""
 
@@ -223,6 +233,7 @@ class Config(Table, frozen=True, kw_only=True):
     packs: Packs = Packs()
     mcp: McpSettings = McpSettings()
     tasks: TasksSettings = TasksSettings()
+    retention: RetentionSettings = RetentionSettings()
     approvals: ApprovalsSettings = ApprovalsSettings()
     dashboard: DashboardSettings = DashboardSettings()
     limits: LimitsSettings = LimitsSettings()

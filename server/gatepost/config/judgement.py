@@ -263,6 +263,7 @@ def _numbers(config: Config) -> Iterator[Problem]:
         "tasks.poll_interval_s": tasks.poll_interval_s,
         "tasks.max_per_caller": tasks.max_per_caller,
         "tasks.lease_s": tasks.lease_s,
+        "retention.once_s": config.retention.once_s,
         "dashboard.session_s": config.dashboard.session_s,
         "dashboard.idle_s": config.dashboard.idle_s,
         "mcp.page_size": config.mcp.page_size,
