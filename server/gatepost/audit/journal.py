@@ -5,9 +5,8 @@ import time
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
-from typing import Any, Protocol
+from typing import Protocol
 
-import msgspec
 import structlog
 
 from gatepost.audit.chain import Linker
@@ -15,7 +14,7 @@ from gatepost.audit.entry import Entry, drafts_of, reason_of
 from gatepost.audit.record import Body, Kind, Person, draft, encode, person_of, text
 from gatepost.audit.settings import AuditSettings
 from gatepost.keyring import KeyRing
-from gatepost.pledge import Broken, Pledge, Refuse, Start
+from gatepost.pledge import Broken, Pledge
 from gatepost.stores.api import Records, StoreUnavailable
 from gatepost.stores.audit import Draft, Question, Row
 from gatepost.tools.api import Call, Failure
@@ -56,10 +55,7 @@ class Journal:
         settings: AuditSettings,
         *,
         clock: Callable[[], float] = time.time,
-        refuse: Refuse | None = None,
     ) -> None:
-        self.refuse: Refuse = refuse or _refused
-        """What is said in place of an answer that is not on record."""
         self.refusing = False
         self.listeners: list[Listener] = []
         self.written = 0
@@ -67,7 +63,7 @@ class Journal:
         self._records, self._redaction, self._clock = records, redaction, clock
         self._linker = Linker(keyring)
         self._waiting: list[Entry] = []
-        self._pledge = Pledge(self.refuse)
+        self._pledge = Pledge()
         self._late = False
         self._lost: Counter[str] = Counter()
         self._armed = False
@@ -141,8 +137,8 @@ class Journal:
             self._begin()
         try:
             await pledge
-        except Broken:
-            raise StoreUnavailable("it could not be put on record") from None
+        except Broken as failure:
+            raise StoreUnavailable(f"it could not be put on record: {failure}") from None
 
     # What was told is written here.
 
@@ -155,7 +151,7 @@ class Journal:
     async def _write(self) -> None:
         while self._waiting:
             batch, self._waiting = self._waiting, []
-            pledge, self._pledge = self._pledge, Pledge(self.refuse)
+            pledge, self._pledge = self._pledge, Pledge()
             made: dict[str, list[Draft]] = {}
             outage, kept = None, False
             try:
@@ -166,10 +162,13 @@ class Journal:
                 self.refusing = not kept
             finally:
                 # Whatever happens: nobody may be left waiting.
-                pledge.settle(kept=kept)
+                if kept:
+                    pledge.keep()
+                else:
+                    pledge.give_up(str(outage or "the record could not be made"))
             if outage is not None:
                 if kept:
-                    self._pledge.settle(kept=True)  # those that come now do not wait for a retry
+                    self._pledge.keep()  # those that come now do not wait for a retry
                 await self._later(batch, made, outage)
                 if self._closing:
                     break
@@ -250,14 +249,6 @@ class Journal:
             self._writing.cancel()
         if self._waiting:
             log.error("audit_records_lost", records=len(self._waiting))
-
-
-def _refused(scope: Mapping[str, Any]) -> Start:
-    """The same for every path, in words that fit both protocols' own."""
-    message = "The call was carried out, but is not on record. Check before you call again."
-    body = msgspec.json.encode({"error": "internal_error", "message": message})
-    fields = [(b"content-type", b"application/json"), (b"content-length", b"%d" % len(body))]
-    return 500, fields, body
 
 
 def _gap(tenant: str, lost: int, now: float) -> Draft:

@@ -20,8 +20,8 @@ class Recorder(Protocol):
         """
         A call that began at that time of `perf_counter` has ended; None is a success.
 
-        *guards* holds its guard if it came so far. What is answered is kept when the
-        record is durable, and broken when it could not be written in time; nobody has to wait.
+        *guards* holds its guard if it came so far. The pledge is kept once the record is durable;
+        whoever does not wait for it loses nothing.
         """
 
 
