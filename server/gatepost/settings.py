@@ -4,6 +4,7 @@ from typing import Literal
 
 from gatepost.approvals.settings import ApprovalsSettings
 from gatepost.audit.settings import AuditSettings
+from gatepost.dashboard.settings import DashboardSettings
 from gatepost.limits.settings import NamedToolAllowance, TenantAllowance, ToolAllowance
 from gatepost.packs.settings import Packs
 from gatepost.table import Table
@@ -223,6 +224,7 @@ class Config(Table, frozen=True, kw_only=True):
     mcp: McpSettings = McpSettings()
     tasks: TasksSettings = TasksSettings()
     approvals: ApprovalsSettings = ApprovalsSettings()
+    dashboard: DashboardSettings = DashboardSettings()
     limits: LimitsSettings = LimitsSettings()
     audit: AuditSettings = AuditSettings()
     log: LogSettings = LogSettings()
