@@ -31,10 +31,11 @@ class Limits:
     in this process: all taken before anything that costs more than looking the tool up.
 
     Its caller is the principal, whatever client or token it uses: a second client must not double
-    what somebody may do. Buckets and places are taken in one step, all or none; with a *relay*
-    several processes count together, and while that does not answer each process counts for
-    itself, since nobody is better off when calls stop because they cannot be counted. Last comes
-    the process's own place, for which calls wait by turns.
+    what somebody may do. Buckets and places are taken in one step, all or none. With a *relay*
+    several processes count together; a process that is alone needs none, as the way through it
+    costs more than counting. While it does not answer each process counts for itself, since nobody
+    is better off when calls stop because they cannot be counted. Last comes the process's own
+    place, for which calls wait by turns.
 
     While a person decides, the call has no place; afterwards it takes its places whether there is
     room or not, and the next ones wait: a decision must not be lost to a limit. A call that another
