@@ -192,6 +192,14 @@ def tool_routes(
         suspended=services.cutoffs.suspended,
         underway=services.underway,
         limits=BridgeLimits(limits.max_body_bytes, limits.body_timeout_s),
+        differs=lambda refusal: services.journal.note(
+            refusal.caller.tenant_id,
+            "tenant_mismatch",
+            outcome="refused",
+            caller=refusal.caller,
+            request_id=refusal.request_id,
+            private={"claimed": refusal.claimed},
+        ),
     )
     listing = bearer(bridge.list_tools, place=beside)
     calling = bearer(bridge.call_tool, place=beside)

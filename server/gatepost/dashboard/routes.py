@@ -81,7 +81,10 @@ def rooms(config: Config, services: Services, resource: Resource) -> Rooms:
 
     leaving = Page(path="/sign-out", post=_sign_out, roles=frozenset())
     made = (
-        *(route(page.path, Frame(page, around), _methods(page)) for page in pages(services, view)),
+        *(
+            route(page.path, Frame(page, around), _methods(page))
+            for page in pages(config, services, view)
+        ),
         route("/sign-out", Frame(leaving, around), ["POST"]),
         route("/sign-in", Door(choose, gateway), ["GET"]),
         route("/sign-in/start", Door(begin, gateway), ["GET"]),

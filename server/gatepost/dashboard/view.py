@@ -6,6 +6,7 @@ import jinja2
 import markupsafe
 
 from gatepost.dashboard.visit import Answer, Visit, shown
+from gatepost.dashboard.words import teach
 
 TOKEN_FIELD = "csrf"  # noqa: S105 - the field's name
 """The form field that carries the session's token."""
@@ -31,6 +32,7 @@ class View:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        teach(self.environment)
         self._asset = asset
 
     def render(self, name: str, visit: Visit, **values: object) -> str:
