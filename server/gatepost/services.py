@@ -114,7 +114,6 @@ class Services:
         )
         self.secrets = Secrets(Vault(records, keyring))
         self.redaction = Redaction(self.secrets)
-        # Alone, it counts by itself: the way through a relay costs more than counting.
         self.limits = Limits(relay if config.storage.shared else None)
         self.journal = Journal(records, keyring, self.redaction, config.audit)
         self.flood = Flood(config.limits.failures_per_second)
