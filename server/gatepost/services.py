@@ -23,6 +23,8 @@ from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.mcp.register import Register
 from gatepost.outbound.client import Client
+from gatepost.pulse import Counter as Counted
+from gatepost.pulse import Gauge, IssuerKeys, Pulse, Stores, beating
 from gatepost.renewal import known_tenants, lists_changed, losers, outcasts
 from gatepost.secrets.shelf import Secrets
 from gatepost.secrets.vault import Vault
@@ -30,7 +32,9 @@ from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
 from gatepost.stores.bucket import Buckets
 from gatepost.streams import Streams
+from gatepost.telemetry import family
 from gatepost.telemetry.access import AccessLog
+from gatepost.telemetry.metrics import Meter
 from gatepost.tools.api import Call, CallContext
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
@@ -76,7 +80,9 @@ class Services:
         *,
         records: Records,
         relay: Relay,
+        meter: Meter | None = None,
     ) -> None:
+        self.meter = meter or Meter.alone()
         self.records = records
         self.relay = relay
         self.watch = storage.Watch(records, relay)
@@ -145,6 +151,8 @@ class Services:
             outbound=self.outbound,
             run=runner.run,
         )
+        told = known_tenants(config) if config.telemetry.tenant_label else None
+        self.meter.know((tool.name for tool in toolbox.tools), told)
         self.secrets.keep_own(own_secrets(config))
         if self._config is not None:
             self._tell_streams(self._config, config, registry)
@@ -263,7 +271,9 @@ class Services:
 
 
 @asynccontextmanager
-async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIterator[Services]:
+async def opened(
+    config: Config, toolbox: Toolbox, keyring: KeyRing, meter: Meter | None = None
+) -> AsyncIterator[Services]:
     """
     The services of a configuration without errors; nothing is fetched yet.
 
@@ -273,12 +283,32 @@ async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIte
     async with AsyncExitStack() as closing:
         closing.push_async_callback(records.aclose)
         closing.push_async_callback(relay.aclose)
-        services = Services(config, toolbox, keyring, records=records, relay=relay)
+        services = Services(config, toolbox, keyring, records=records, relay=relay, meter=meter)
         closing.push_async_callback(services.aclose)
         services.keeper.start()
         await closing.enter_async_context(storage.sweeping(records))
         await closing.enter_async_context(services.secrets.watching())
+        await closing.enter_async_context(beating(pulse_of(services)))
         yield services
+
+
+def pulse_of(services: Services) -> Pulse:
+    """What is looked at for `/metrics`."""
+    keys, log, redaction = services.keys, services.log, services.redaction
+    return Pulse(
+        services.meter,
+        gauges=[
+            Gauge(family.TASKS, lambda: len(services.keeper)),
+            Gauge(family.STREAMS, lambda: len(services.streams)),
+        ],
+        counters=[
+            Counted(family.REDACTIONS, lambda: redaction.found),
+            Counted(family.LINES_DROPPED, lambda: log.dropped),
+            Counted(family.KEY_FETCHES, lambda: keys.fetched, ("fetched",)),
+            Counted(family.KEY_FETCHES, lambda: keys.failed, ("failed",)),
+        ],
+        looks=[Stores(services.watch), IssuerKeys(keys, lambda: services.issuers.issuers)],
+    )
 
 
 def keyring_of(config: Config) -> KeyRing:

@@ -4,6 +4,7 @@ import asyncio
 import io
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from socket import socket
@@ -15,6 +16,8 @@ from gatepost.listen import Server, listen_config
 from gatepost.services import Services, opened
 from gatepost.settings import Config
 from gatepost.telemetry.access import AccessLog
+from gatepost.telemetry.cells import Board
+from gatepost.telemetry.metrics import Meter
 from gatepost.wire.deadlines import Deadlines
 from gatepost.wire.fast import FastProtocol
 
@@ -44,6 +47,7 @@ class Inside(threading.Thread):
         self.config, self.toolbox, self.sock, self.parser = config, toolbox, sock, parser
         self.keyring = keyring or KeyRing.ephemeral()
         self._prepare = prepare
+        self.board = Board()
         self.lines = io.BytesIO()
         self.ready = threading.Event()
         self.server: Server | None = None
@@ -52,7 +56,9 @@ class Inside(threading.Thread):
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
-        async with opened(self.config, self.toolbox, self.keyring) as services:
+        meter = Meter(self.board.slot(0))
+        meter.begin(now=time.time())
+        async with opened(self.config, self.toolbox, self.keyring, meter) as services:
             self.services = services
             services.log = AccessLog("json", self.lines.write, clean=services.redaction.clean)
             if self._prepare is not None:
