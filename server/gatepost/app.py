@@ -191,6 +191,7 @@ def mcp(
         streams=services.streams,
         keeper=services.keeper,
         register=services.register,
+        underway=services.underway,
     )
     kind = TalkativeEndpoint if config.log.level == "debug" else Endpoint
     return kind(
@@ -198,7 +199,7 @@ def mcp(
         challenge=challenge,
         resource=resource,
         sessions=Sessions(services.keyring),
-        suspended=frozenset(config.tenancy.suspended),
+        suspended=services.cutoffs.suspended,
         limits=BodyLimits(
             config.limits.max_body_bytes,
             config.limits.body_timeout_s,
@@ -219,7 +220,8 @@ def tool_routes(
         services.registry,
         challenge=challenge,
         place=beside,
-        suspended=frozenset(config.tenancy.suspended),
+        suspended=services.cutoffs.suspended,
+        underway=services.underway,
         limits=BridgeLimits(limits.max_body_bytes, limits.body_timeout_s),
     )
     listing = bearer(bridge.list_tools, place=beside)

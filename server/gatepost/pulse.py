@@ -1,7 +1,7 @@
 """What nobody counts when it happens: looked at now and then, for `/metrics`."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Iterable, Sequence
+from collections.abc import AsyncIterator, Callable, Iterable, Sequence, Sized
 from contextlib import asynccontextmanager
 from typing import Protocol
 
@@ -9,8 +9,10 @@ import msgspec
 
 from gatepost.storage import Watch
 from gatepost.telemetry import family, process
+from gatepost.telemetry.access import AccessLog
 from gatepost.telemetry.family import Family
 from gatepost.telemetry.metrics import Growth, Meter
+from gatepost.tools.redaction import Redaction
 from gatepost_authz.issuers import TrustedIssuer
 from gatepost_authz.jwks import Keys
 
@@ -40,6 +42,27 @@ class Issuers(Protocol):
 
     @property
     def issuers(self) -> Sequence[TrustedIssuer]: ...
+
+
+class Parts(Protocol):
+    """What there is to look at."""
+
+    @property
+    def meter(self) -> Meter: ...
+    @property
+    def keeper(self) -> Sized: ...
+    @property
+    def streams(self) -> Sized: ...
+    @property
+    def keys(self) -> Keys: ...
+    @property
+    def issuers(self) -> Issuers: ...
+    @property
+    def watch(self) -> Watch: ...
+    @property
+    def redaction(self) -> Redaction: ...
+    @property
+    def log(self) -> AccessLog: ...
 
 
 class Look(Protocol):
@@ -130,6 +153,24 @@ class IssuerKeys:
         meter.put(family.ISSUERS, ready, "ready")
         meter.put(family.ISSUERS, len(states) - ready, "waiting")
         meter.put(family.KEY_AGE, self._keys.oldest_s())
+
+
+def pulse_of(parts: Parts) -> Pulse:
+    """What is looked at for `/metrics`; parts that a reload replaces are looked up each time."""
+    return Pulse(
+        parts.meter,
+        gauges=[
+            Gauge(family.TASKS, lambda: len(parts.keeper)),
+            Gauge(family.STREAMS, lambda: len(parts.streams)),
+        ],
+        counters=[
+            Counter(family.REDACTIONS, lambda: parts.redaction.found),
+            Counter(family.LINES_DROPPED, lambda: parts.log.dropped),
+            Counter(family.KEY_FETCHES, lambda: parts.keys.fetched, ("fetched",)),
+            Counter(family.KEY_FETCHES, lambda: parts.keys.failed, ("failed",)),
+        ],
+        looks=[Stores(parts.watch), IssuerKeys(parts.keys, lambda: parts.issuers.issuers)],
+    )
 
 
 @asynccontextmanager

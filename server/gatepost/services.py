@@ -13,6 +13,7 @@ from gatepost.changes import Feed, TenantChanges
 from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
+from gatepost.cutoffs.watch import CutOffs
 from gatepost.edge.flood import Flood
 from gatepost.guard.debug import Debug
 from gatepost.guard.limits import Attempts, Limits
@@ -23,22 +24,21 @@ from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.mcp.register import Register
 from gatepost.outbound.client import Client
-from gatepost.pulse import Counter as Counted
-from gatepost.pulse import Gauge, IssuerKeys, Pulse, Stores, beating
-from gatepost.renewal import known_tenants, lists_changed, losers, outcasts
+from gatepost.pulse import beating, pulse_of
+from gatepost.renewal import known_tenants, lists_changed, losers, outcasts, told_tenants
 from gatepost.secrets.shelf import Secrets
 from gatepost.secrets.vault import Vault
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
 from gatepost.stores.bucket import Buckets
 from gatepost.streams import Streams
-from gatepost.telemetry import family
 from gatepost.telemetry.access import AccessLog
 from gatepost.telemetry.metrics import Meter
 from gatepost.tools.api import Call, CallContext
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner, Stage
+from gatepost.tools.underway import Underway
 from gatepost.workspace import Quota, Workspaces
 from gatepost_authz.config import TENANT
 from gatepost_authz.decisions import Decisions
@@ -112,6 +112,11 @@ class Services:
         )
         self.register = Register(records, relay)
         self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
+        self.cutoffs = CutOffs(records, relay, ended=self._cut_off)
+        self.underway = Underway()
+        self.underway.is_revoked = self.cutoffs.is_revoked
+        self.streams.is_cut = self.cutoffs.is_cut
+        self._opaque: IntrospectionVerifier | None = None
         self._introspectors: list[Introspectors] = []
         self._config: Config | None = None
         self.apply(config, toolbox)
@@ -123,17 +128,14 @@ class Services:
         registry = Registry(
             toolbox.offers, obtainable=None if obtainable is None else frozenset(obtainable)
         )
-        policy = Policy(
-            tenancy=Tenancy(config.creates_tenants, known_tenants(config)),
-            implications=Implications(config.scopes.implied),
-            development=config.development,
-        )
+        policy = self._policy(config)
         verifier: TokenVerifier = JwtVerifier(
             lambda: issuers, self.keys, self.decisions, policy=policy
         )
         if any(asks(trusted) for trusted in issuers.issuers):
             introspectors = self._introspectors_for(config)
             opaque = IntrospectionVerifier(lambda: issuers, introspectors, policy=policy)
+            self._opaque = opaque
             verifier = Verifiers([verifier, opaque])
         runner = Runner(
             registry,
@@ -151,8 +153,7 @@ class Services:
             outbound=self.outbound,
             run=runner.run,
         )
-        told = known_tenants(config) if config.telemetry.tenant_label else None
-        self.meter.know((tool.name for tool in toolbox.tools), told)
+        self.meter.know([tool.name for tool in toolbox.tools], told_tenants(config))
         self.secrets.keep_own(own_secrets(config))
         if self._config is not None:
             self._tell_streams(self._config, config, registry)
@@ -161,9 +162,20 @@ class Services:
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
         self.keeper.ledger.terms = Terms(**msgspec.structs.asdict(config.tasks))
-        self.keeper.is_out = outcasts(config, issuers)
+        self.cutoffs.configure(config.tenancy.suspended)
+        is_outcast = outcasts(config, issuers)
+        self.keeper.is_out = lambda caller: is_outcast(caller) or self.cutoffs.is_cut(caller)
         self.keeper.end(self.keeper.is_out)
         self.tenants_apart = TENANT in config.resource
+
+    def _policy(self, config: Config) -> Policy:
+        """Whose tokens are good here, and what they mean."""
+        return Policy(
+            tenancy=Tenancy(config.creates_tenants, known_tenants(config)),
+            implications=Implications(config.scopes.implied),
+            development=config.development,
+            admit=self.cutoffs.admit,
+        )
 
     def _stages(self, config: Config) -> list[Stage]:
         """What happens around a call, outermost first."""
@@ -227,6 +239,18 @@ class Services:
             kit=self.lending,
         )
 
+    def _cut_off(self) -> None:
+        """Somebody may be shut out since a moment ago: everything of theirs ends here."""
+        cutoffs = self.cutoffs
+        self.decisions.forget(cutoffs.is_revoked)
+        if self._opaque is not None:
+            self._opaque.forget(cutoffs.is_revoked)
+        self.underway.end(cutoffs.is_suspended, "suspended")
+        self.underway.end(cutoffs.is_revoked, "revoked")
+        self.streams.end(cutoffs.is_cut)
+        self.keeper.end(cutoffs.is_cut)
+        self.runs.end(cutoffs.is_cut)
+
     def drain(self, within_s: float) -> None:
         """A stop has begun: end who only listens, and let tasks finish for so long."""
         self.streams.close()
@@ -243,7 +267,8 @@ class Services:
         No secret, nothing of a caller.
         """
         stores = await self.watch.states()
-        ready = all(state == "ok" for state in stores.values())
+        # Before the cut-offs were ever read nobody passes.
+        ready = self.cutoffs.is_ready and all(state == "ok" for state in stores.values())
         told: dict[str, object] = {"status": "ok" if ready else "unavailable", "stores": stores}
         if insecure_dev_auth:
             told["insecure_dev_auth"] = True
@@ -285,30 +310,12 @@ async def opened(
         closing.push_async_callback(relay.aclose)
         services = Services(config, toolbox, keyring, records=records, relay=relay, meter=meter)
         closing.push_async_callback(services.aclose)
+        await closing.enter_async_context(services.cutoffs.watching())
         services.keeper.start()
         await closing.enter_async_context(storage.sweeping(records))
         await closing.enter_async_context(services.secrets.watching())
         await closing.enter_async_context(beating(pulse_of(services)))
         yield services
-
-
-def pulse_of(services: Services) -> Pulse:
-    """What is looked at for `/metrics`."""
-    keys, log, redaction = services.keys, services.log, services.redaction
-    return Pulse(
-        services.meter,
-        gauges=[
-            Gauge(family.TASKS, lambda: len(services.keeper)),
-            Gauge(family.STREAMS, lambda: len(services.streams)),
-        ],
-        counters=[
-            Counted(family.REDACTIONS, lambda: redaction.found),
-            Counted(family.LINES_DROPPED, lambda: log.dropped),
-            Counted(family.KEY_FETCHES, lambda: keys.fetched, ("fetched",)),
-            Counted(family.KEY_FETCHES, lambda: keys.failed, ("failed",)),
-        ],
-        looks=[Stores(services.watch), IssuerKeys(keys, lambda: services.issuers.issuers)],
-    )
 
 
 def keyring_of(config: Config) -> KeyRing:

@@ -24,6 +24,7 @@ from gatepost.tools.api import Retry, Tool
 from gatepost.tools.client import NOBODY, Client
 from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
+from gatepost.tools.underway import Underway
 from gatepost_authz.caller import TenantContext
 
 _encode = msgspec.json.encode
@@ -66,6 +67,7 @@ class Server:
         streams: Streams,
         keeper: Keeper,
         register: Register,
+        underway: Underway | None = None,
         page_size: int = PAGE_SIZE,
     ) -> None:
         self.runner = runner
@@ -78,6 +80,7 @@ class Server:
         """The tools whose calls may become tasks."""
         self.tasks = keeper
         self.register = register
+        self.underway = underway or Underway()
         self.capabilities: dict[str, Any] = capabilities(registry)
         self.modern_capabilities = self.capabilities | extensions(registry)
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})

@@ -119,6 +119,7 @@ GATE_REASONS = {
     "ExpiredToken": "expired_token",
     "NotYetValidToken": "not_yet_valid_token",
     "WrongAudience": "wrong_audience",
+    "RevokedToken": "revoked_token",
     "InsufficientScope": "insufficient_scope",
     "InsufficientAuthentication": "insufficient_authentication",
     "IssuerUnavailable": "issuer_unavailable",
