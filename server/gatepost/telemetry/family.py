@@ -86,7 +86,7 @@ class Family(msgspec.Struct, frozen=True):
         return self.name.removesuffix("_total").endswith("_seconds")
 
 
-CallKind = Literal["document", "prompt", "completion", "listing", "skill"]
+CallKind = Literal["document", "prompt", "skill"]
 
 OUTCOMES = (
     "success",
@@ -107,6 +107,7 @@ OUTCOMES = (
     "input_required",
     "store_unavailable",
     "cancelled",
+    "refused",
     OTHER,
 )
 """How a call can end: well, with a failure of that kind, or as the protocol has to answer it."""
@@ -132,7 +133,7 @@ EDGE_REASONS = (
 )
 """What the edge refuses, by the codes of its refusals."""
 REASONS = (*GATE_REASONS.values(), *EDGE_REASONS, OTHER)
-LIMITS = ("caller", "tenant", "tool", "concurrency", "queue", "retries", OTHER)
+LIMITS = ("caller", "tenant", "tool", "server", OTHER)
 DECISIONS = ("approved", "rejected", "expired", "withdrawn", "granted", OTHER)
 STORES = ("database", "shared")
 
@@ -162,7 +163,7 @@ TOOL_SECONDS = Family(
 OTHER_CALLS = Family(
     "gatepost_offer_calls_total",
     "counter",
-    "Uses of resources (`document`), prompts, completions, lists and skills by how they ended.",
+    "Uses of resources (`document`), prompts and skills by how they ended.",
     (Closed("kind", get_args(CallKind)), OUTCOME),
 )
 TENANT_CALLS = Family(
