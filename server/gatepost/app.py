@@ -9,6 +9,7 @@ import msgspec
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gatepost.dashboard import routes as dashboard
 from gatepost.edge.cors import Cors, Origins
 from gatepost.edge.edge import Edge, respond
 from gatepost.edge.headers import Headers
@@ -57,10 +58,12 @@ def build_app(
     bearer = Bearer(config, services, resource, challenge)
     endpoint = bearer(cast("ASGIApp", mcp(config, services, resource, challenge)))
     path = resource.path or "/"
+    rooms = dashboard.rooms(config, services, resource)
     table = Table(
         [
             Route(path, endpoint, methods=ENDPOINT_METHODS),
             *tool_routes(config, services, resource, challenge, bearer),
+            *rooms.routes,
             *public_routes(config, services, resource, unknown=bearer(not_found)),
             *development_issuer,
         ],
@@ -77,6 +80,7 @@ def build_app(
         },
         is_endpoint=table.first_matches,
         tally=Tally(services.meter, table, resource),
+        paint=rooms.paint,
     )
 
 

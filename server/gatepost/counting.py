@@ -1,13 +1,23 @@
 """Counts how calls end, on their way to the record."""
 
-import asyncio
 from time import perf_counter
 
 from gatepost.audit.entry import reason_of
+from gatepost.pledge import Pledge
 from gatepost.telemetry.metrics import Meter
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.record import Recorder
 from gatepost.tools.redaction import Guard
+
+
+def _settled() -> Pledge:
+    pledge = Pledge()
+    pledge.keep()
+    return pledge
+
+
+SETTLED = _settled()
+"""Where nobody keeps records there is nothing to wait for."""
 
 
 class Counting:
@@ -16,7 +26,6 @@ class Counting:
     def __init__(self, meter: Meter, recorder: Recorder | None) -> None:
         self._meter = meter
         self._recorder = recorder
-        self._done: asyncio.Future[None] | None = None
 
     @property
     def refusing(self) -> bool:
@@ -25,7 +34,7 @@ class Counting:
 
     def ended(
         self, call: Call, began: float, guards: list[Guard], ending: Failure | BaseException | None
-    ) -> "asyncio.Future[None]":
+    ) -> Pledge:
         """See `Recorder`."""
         if ending is None:
             outcome = "success"
@@ -42,15 +51,8 @@ class Counting:
         if call.kind == "tool":
             self._meter.called_for(call.caller.tenant_id, outcome)
         if self._recorder is None:
-            return self._nothing()
+            return SETTLED
         return self._recorder.ended(call, began, guards, ending)
-
-    def _nothing(self) -> asyncio.Future[None]:
-        """There is nothing to wait for, one for all."""
-        if self._done is None:
-            self._done = asyncio.get_running_loop().create_future()
-            self._done.set_result(None)
-        return self._done
 
     def _limited(self, failure: Failure) -> None:
         # Without the name of a limit it is an upstream's, which the tool tells.

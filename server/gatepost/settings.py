@@ -4,6 +4,7 @@ from typing import Literal
 
 from gatepost.approvals.settings import ApprovalsSettings
 from gatepost.audit.settings import AuditSettings
+from gatepost.dashboard.settings import DashboardSettings
 from gatepost.packs.settings import Packs
 from gatepost.table import Table
 from gatepost.telemetry.address import Address, read_address
@@ -221,6 +222,7 @@ class Config(Table, frozen=True, kw_only=True):
     mcp: McpSettings = McpSettings()
     tasks: TasksSettings = TasksSettings()
     approvals: ApprovalsSettings = ApprovalsSettings()
+    dashboard: DashboardSettings = DashboardSettings()
     limits: LimitsSettings = LimitsSettings()
     audit: AuditSettings = AuditSettings()
     log: LogSettings = LogSettings()

@@ -12,7 +12,7 @@ from gatepost.telemetry.family import FAMILIES, Open
 from gatepost.telemetry.metrics import Growth, Meter
 from gatepost.tools.api import WORDS
 from gatepost.tools.failure import FailureKind
-from gatepost.tools.runner import UNRECORDED
+from gatepost.tools.runner import OFF_RECORD
 from gatepost_authz import errors
 from tests.architecture.source import source_files
 from tests.docs.test_errors import refusal_codes
@@ -169,7 +169,7 @@ def test_every_outcome_reason_and_kind_has_its_label() -> None:
     assert set(get_args(FailureKind)) <= set(family.OUTCOMES)
     assert set(family.GATE_REASONS) == named
     assert codes | {"internal_error", "unavailable"} == set(family.EDGE_REASONS)
-    assert set(get_args(family.CallKind)) == set(WORDS) - UNRECORDED - {"tool"}
+    assert set(get_args(family.CallKind)) == set(WORDS) - OFF_RECORD - {"tool"}
 
 
 def test_only_first_labels_are_names_and_names_are_base_units() -> None:
