@@ -8,10 +8,14 @@ from gatepost.dashboard.settings import DashboardSettings
 from gatepost.limits.settings import NamedToolAllowance, TenantAllowance, ToolAllowance
 from gatepost.packs.settings import Packs
 from gatepost.table import Table
+from gatepost.telemetry.address import Address, read_address
 from gatepost.telemetry.logs import LogFormat, LogLevel
+from gatepost.telemetry.settings import TelemetrySettings
 from gatepost_authz.config import Issuer, Network
 
 Mode = Literal["production", "development"]
+
+METRICS = "127.0.0.1:9464"
 
 STDIO = "stdio"
 """
@@ -37,6 +41,11 @@ class Listen(Table, frozen=True, kw_only=True):
     """Networks (CIDR) of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` count."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may call, exactly as browsers send them."""
+    metrics: str | None = None
+    """
+    The address (`HOST:PORT`) of `/metrics`, without any gate: whoever reaches it reads. `""` turns
+    it off. Default: `127.0.0.1:9464`; in development it is off.
+    """
     drain_s: int = 30
     """How many seconds running calls may take to finish after SIGTERM."""
 
@@ -239,12 +248,21 @@ class Config(Table, frozen=True, kw_only=True):
     limits: LimitsSettings = LimitsSettings()
     audit: AuditSettings = AuditSettings()
     log: LogSettings = LogSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     stdio: StdioSettings = StdioSettings()
 
     @property
     def development(self) -> bool:
         """Whether plain http on loopback is allowed."""
         return self.mode == "development"
+
+    @property
+    def metrics_address(self) -> Address | None:
+        """Where `/metrics` is served; None: nowhere. Raises ValueError where it is no address."""
+        written = self.listen.metrics
+        if written is None:
+            written = "" if self.development else METRICS
+        return read_address(written) if written else None
 
     @property
     def creates_tenants(self) -> bool:
