@@ -116,6 +116,17 @@ class Waiting(Protocol):
         """Return when it was decided, or when its time is over; raises StoreUnavailable."""
 
 
+def told(waiting: Waiting) -> str:
+    """What waits and where it can be looked at, for whoever reads the agent's side."""
+    return f"{waiting.message} {waiting.url}" if waiting.url else waiting.message
+
+
+def pending(waiting: Waiting) -> Pending:
+    """What a call ends with whose client waits no longer, while the decision is still open."""
+    again = "Nothing was done yet; the same call made again meets the same request."
+    return Pending(f"{told(waiting)} {again}", waiting.retry_after_s)
+
+
 class Clock(Protocol):
     """Counts the time that a tool may take."""
 
@@ -195,7 +206,7 @@ class Nobody:
 
     async def stand_by(self, waiting: Waiting) -> None:
         """Nobody waits: whoever called calls again."""
-        raise Pending(waiting.message, waiting.retry_after_s)
+        raise pending(waiting)
 
     async def pause(self, retry_after_s: float) -> None:
         """There is nothing to come back to."""
@@ -206,6 +217,8 @@ class Nobody:
 
 NOBODY = Nobody()
 
+PAGES: Capabilities = {"elicitation": {"url": {}}}
+"""What a client declares that opens pages for its person."""
 FORMS: Capabilities = {"form": {}}
 """What an elicitation capability without parts stands for."""
 

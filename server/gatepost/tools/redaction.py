@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -171,6 +171,8 @@ class Guard(msgspec.Struct, weakref=True):
     said: dict[str, Said] = {}
     written: list[tuple[str, str]] | None = None
     """What this call's caller wrote itself; found out once."""
+    clock: Clock | None = None
+    """That of a call within another, whose client has the outer one's."""
     own: tuple[Redactor, Redactor] | None = None
     """The tenant's redactor, and the same with what this call's caller wrote itself."""
 
@@ -283,8 +285,11 @@ class Guard(msgspec.Struct, weakref=True):
         return self.client.capabilities
 
     def timed(self, clock: Clock) -> None:
-        """See `Client`."""
-        self.client.timed(clock)
+        """See `Client`; what a call within a call waits for stops both their clocks."""
+        if self.call.depth:
+            self.clock = clock
+        else:
+            self.client.timed(clock)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """See `Client`."""
@@ -308,11 +313,13 @@ class Guard(msgspec.Struct, weakref=True):
         """See `Client`."""
         redactor = self.now()
         clean = {key: _question(request, redactor) for key, request in requests.items()}
-        return await self.client.request(clean)
+        with nullcontext() if self.clock is None else self.clock.held():
+            return await self.client.request(clean)
 
     async def stand_by(self, waiting: Waiting) -> None:
         """See `Client`; what waits was made without secrets."""
-        await self.client.stand_by(waiting)
+        with nullcontext() if self.clock is None else self.clock.held():
+            await self.client.stand_by(waiting)
 
     async def pause(self, retry_after_s: float) -> None:
         """See `Client`."""
