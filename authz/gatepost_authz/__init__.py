@@ -28,6 +28,7 @@ from gatepost_authz.errors import (
     MalformedCredentials,
     MissingToken,
     NotYetValidToken,
+    RevokedToken,
     WrongAudience,
 )
 from gatepost_authz.fetch import Fetcher
@@ -82,6 +83,7 @@ __all__ = [
     "Preset",
     "Problem",
     "Resource",
+    "RevokedToken",
     "RoleRule",
     "SubjectKind",
     "Target",

@@ -30,6 +30,8 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     subject_kind: SubjectKind
     resource: str
     expires_at: int
+    issued_at: int | None = None
+    """When the token was issued (``iat``); None: it does not say."""
     client_id: str | None = None
     actor: str | None = None
     scopes: frozenset[str] = frozenset()

@@ -75,6 +75,7 @@ class Accepted(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     client_id: str | None
     scopes: frozenset[str]
     expires_at: int
+    issued_at: int | None
     shared_audience: bool
     """The token names other audiences too, so other servers may hold it."""
     actor: str | None
@@ -109,6 +110,7 @@ def check_claims(claims: Mapping[str, object], expected: Expected, *, now: float
         client_id=client_id,
         scopes=scopes_of(claims, preset),
         expires_at=int(named.exp),
+        issued_at=None if named.iat is UNSET else int(named.iat),
         shared_audience=shared,
         actor=None if named.act is UNSET else line(named.act.sub, "bad_act"),
         acr=None if named.acr is UNSET else line(named.acr, "bad_acr", limit=MAX_TEXT),

@@ -2,6 +2,7 @@
 
 import hashlib
 from collections import OrderedDict
+from collections.abc import Callable
 from typing import Protocol
 
 import msgspec
@@ -63,6 +64,11 @@ class Decisions:
             return None
         self._kept.move_to_end(key)
         return kept.caller
+
+    def forget(self, which: Callable[[TenantContext], bool]) -> None:
+        """Look at the tokens of these callers again when they are next shown."""
+        for key in [key for key, kept in self._kept.items() if which(kept.caller)]:
+            del self._kept[key]
 
     def put(
         self,

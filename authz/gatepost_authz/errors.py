@@ -11,6 +11,7 @@ the audit; it never leaves the server.
   x InvalidToken                401  invalid_token
     + ExpiredToken              401  invalid_token
     + NotYetValidToken          401  invalid_token
+    + RevokedToken              401  invalid_token
     + WrongAudience             401  invalid_token
   x InsufficientScope           403  insufficient_scope, naming every scope the operation needs
   x InsufficientAuthentication  401  insufficient_user_authentication (RFC 9470)
@@ -69,6 +70,15 @@ class NotYetValidToken(InvalidToken):
     description = "The access token is not yet valid"
 
     def __init__(self, reason: str = "not_yet_valid") -> None:
+        super().__init__(reason)
+
+
+class RevokedToken(InvalidToken):
+    """Whoever runs this server has taken it back; a new one may be good."""
+
+    description = "The access token was revoked"
+
+    def __init__(self, reason: str = "revoked") -> None:
         super().__init__(reason)
 
 

@@ -65,6 +65,11 @@ class Memory(Generic[T]):
         self._kept.move_to_end(key)
         return entry.value
 
+    def forget(self, which: Callable[[T], bool]) -> None:
+        """Drop what is remembered of these."""
+        for key in [key for key, entry in self._kept.items() if which(entry.value)]:
+            del self._kept[key]
+
     def put(self, key: Key, value: T, *, now: float, until: float) -> None:
         """Remember *value* until then; of what was already over, nothing."""
         if until > now:
@@ -124,6 +129,11 @@ class IntrospectionVerifier:
             raise kind(reason)
         return await self._answer(key, token, target, trusted)
 
+    def forget(self, which: Callable[[TenantContext], bool]) -> None:
+        """Ask again about the tokens of these callers, and about those that were refused."""
+        self._good.forget(which)
+        self._bad.forget(lambda refusal: True)
+
     async def aclose(self) -> None:
         """Stop asking."""
         tasks = list(self._running.values())
@@ -167,7 +177,10 @@ class IntrospectionVerifier:
             self._running[key] = task
             task.add_done_callback(lambda done: self._settle(key, done))
         # A request that goes away must not take the answer from the others.
-        return await asyncio.shield(task)
+        caller = await asyncio.shield(task)
+        # The answer has waited for its turn on the loop, and may be out of date by now.
+        self.policy.admit(caller)
+        return caller
 
     async def _ask(
         self, key: Key, token: str, target: Target, introspector: Introspector

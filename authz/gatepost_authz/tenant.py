@@ -3,7 +3,7 @@
 import base64
 import hashlib
 import re
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from types import MappingProxyType
 
 import msgspec
@@ -43,6 +43,10 @@ class TenantRules(msgspec.Struct, frozen=True, kw_only=True):
     """Whether no second issuer names tenants freely, so that what this one names is its own."""
 
 
+def everybody(caller: TenantContext) -> None:
+    """Refuse nobody."""
+
+
 class Policy(msgspec.Struct, frozen=True, kw_only=True):
     """What holds for callers of every issuer."""
 
@@ -50,6 +54,8 @@ class Policy(msgspec.Struct, frozen=True, kw_only=True):
     implications: Implications = msgspec.field(default_factory=lambda: Implications({}))
     development: bool = False
     """Accept what only the development issuer makes."""
+    admit: Callable[[TenantContext], None] = everybody
+    """Asked last, whenever a verdict is made: raises AuthError for a caller who is shut out."""
 
 
 def tenant_id(issuer: str, value: str) -> str:
@@ -99,20 +105,22 @@ def caller_from(
 
     *captured* is the part of a templated issuer that varied. InvalidToken: the tenant is missing,
     unknown, another issuer's, or not the one in the resource's path; or a role depends on groups
-    that the token does not tell. Refused as 401: another token may do better.
+    that the token does not tell; or the policy admits this caller no more. Refused as 401: another
+    token may do better.
     """
     issuer = str(claims["iss"])
     tenant = tenant_of(claims, rules, issuer=issuer, captured=captured)
     check_tenant(tenant, rules, policy.tenancy)
     if target.tenant is not None and target.tenant != tenant:
         raise InvalidToken("tenant_of_another_resource")
-    return TenantContext(
+    caller = TenantContext(
         tenant_id=tenant,
         issuer=issuer,
         subject=accepted.subject,
         subject_kind=accepted.subject_kind,
         resource=target.url,
         expires_at=accepted.expires_at,
+        issued_at=accepted.issued_at,
         client_id=accepted.client_id,
         actor=accepted.actor,
         scopes=policy.implications.expand(accepted.scopes),
@@ -124,6 +132,8 @@ def caller_from(
         claims=display(claims, rules.preset),
         shared_audience=accepted.shared_audience,
     )
+    policy.admit(caller)
+    return caller
 
 
 def check_tenant(tenant: str, rules: TenantRules, tenancy: Tenancy) -> None:

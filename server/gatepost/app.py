@@ -156,6 +156,7 @@ def mcp(
         streams=services.streams,
         keeper=services.keeper,
         register=services.register,
+        underway=services.underway,
     )
     kind = TalkativeEndpoint if config.log.level == "debug" else Endpoint
     return kind(
@@ -163,7 +164,7 @@ def mcp(
         challenge=challenge,
         resource=resource,
         sessions=Sessions(services.keyring),
-        suspended=frozenset(config.tenancy.suspended),
+        suspended=services.cutoffs.suspended,
         limits=BodyLimits(
             config.limits.max_body_bytes,
             config.limits.body_timeout_s,
@@ -184,7 +185,8 @@ def tool_routes(
         services.registry,
         challenge=challenge,
         place=beside,
-        suspended=frozenset(config.tenancy.suspended),
+        suspended=services.cutoffs.suspended,
+        underway=services.underway,
         limits=BridgeLimits(limits.max_body_bytes, limits.body_timeout_s),
     )
     listing = bearer(bridge.list_tools, place=beside)

@@ -7,6 +7,8 @@ from typing import TypeVar
 from starlette.types import Receive
 
 from gatepost.tools.attend import HUNG_UP, Attended, Stop
+from gatepost.tools.underway import ENDINGS, Underway
+from gatepost_authz.caller import TenantContext
 
 T = TypeVar("T")
 
@@ -87,22 +89,36 @@ def too_deep(body: bytes) -> bool:
 
 
 class UntilDisconnect(Attended[T]):
-    """Awaits *work*; Stopped when the client hangs up, which takes the request back (T-11)."""
+    """
+    Awaits *work*; Stopped when the client hangs up, which takes the request back (T-11).
 
-    __slots__ = ("_receive", "_timer", "_watcher")
+    RevokedToken or TenantSuspended when its caller is shut out.
+    """
+
+    __slots__ = ("_caller", "_receive", "_timer", "_underway", "_watcher")
 
     stopped = Stopped
 
-    def __init__(self, receive: Receive, work: Awaitable[T]) -> None:
+    def __init__(
+        self, receive: Receive, work: Awaitable[T], caller: TenantContext, underway: Underway
+    ) -> None:
         self._work = work.__await__()
         self._stop = None
         self._receive = receive
+        self._caller = caller
+        self._underway = underway
+
+    def raised(self) -> type[Exception]:
+        return Stopped if self._stop is None else ENDINGS.get(self._stop.why, Stopped)
 
     def begin(self, stop: Stop) -> None:
+        self._underway.enter(stop, self._caller)
         self._watcher: asyncio.Task[None] | None = None
         self._timer = asyncio.get_running_loop().call_later(WATCH_AFTER_S, self._watch, stop)
 
     def end(self) -> None:
+        if self._stop is not None:
+            self._underway.leave(self._stop)
         self._timer.cancel()
         if self._watcher is not None:
             self._watcher.cancel()

@@ -11,3 +11,9 @@ HEAD_AT_MOST = "gatepost.head_at_most"
 
 WHOLE_BODY = "gatepost.body"
 """By the connection: a body that was there before anybody waited for it."""
+
+HELD = "gatepost.held"
+"""
+By a connection that can hold an answer back: None, in whose place whoever answers may put a
+`Pledge`. The answer leaves once that is kept.
+"""

@@ -13,6 +13,7 @@ from gatepost.changes import Feed, TenantChanges
 from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
+from gatepost.cutoffs.watch import CutOffs
 from gatepost.edge.flood import Flood
 from gatepost.guard.debug import Debug
 from gatepost.guard.limits import Attempts, Limits
@@ -35,6 +36,7 @@ from gatepost.tools.api import Call, CallContext
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner, Stage
+from gatepost.tools.underway import Underway
 from gatepost.workspace import Quota, Workspaces
 from gatepost_authz.config import TENANT
 from gatepost_authz.decisions import Decisions
@@ -106,6 +108,11 @@ class Services:
         )
         self.register = Register(records, relay)
         self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
+        self.cutoffs = CutOffs(records, relay, ended=self._cut_off)
+        self.underway = Underway()
+        self.underway.is_revoked = self.cutoffs.is_revoked
+        self.streams.is_cut = self.cutoffs.is_cut
+        self._opaque: IntrospectionVerifier | None = None
         self._introspectors: list[Introspectors] = []
         self._config: Config | None = None
         self.apply(config, toolbox)
@@ -121,6 +128,7 @@ class Services:
             tenancy=Tenancy(config.creates_tenants, known_tenants(config)),
             implications=Implications(config.scopes.implied),
             development=config.development,
+            admit=self.cutoffs.admit,
         )
         verifier: TokenVerifier = JwtVerifier(
             lambda: issuers, self.keys, self.decisions, policy=policy
@@ -128,6 +136,7 @@ class Services:
         if any(asks(trusted) for trusted in issuers.issuers):
             introspectors = self._introspectors_for(config)
             opaque = IntrospectionVerifier(lambda: issuers, introspectors, policy=policy)
+            self._opaque = opaque
             verifier = Verifiers([verifier, opaque])
         runner = Runner(
             registry,
@@ -153,7 +162,9 @@ class Services:
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
         self.keeper.ledger.terms = Terms(**msgspec.structs.asdict(config.tasks))
-        self.keeper.is_out = outcasts(config, issuers)
+        self.cutoffs.configure(config.tenancy.suspended)
+        is_outcast = outcasts(config, issuers)
+        self.keeper.is_out = lambda caller: is_outcast(caller) or self.cutoffs.is_cut(caller)
         self.keeper.end(self.keeper.is_out)
         self.tenants_apart = TENANT in config.resource
 
@@ -220,6 +231,18 @@ class Services:
             kit=self.lending,
         )
 
+    def _cut_off(self) -> None:
+        """Somebody may be shut out since a moment ago: everything of theirs ends here."""
+        cutoffs = self.cutoffs
+        self.decisions.forget(cutoffs.is_revoked)
+        if self._opaque is not None:
+            self._opaque.forget(cutoffs.is_revoked)
+        self.underway.end(cutoffs.is_suspended, "suspended")
+        self.underway.end(cutoffs.is_revoked, "revoked")
+        self.streams.end(cutoffs.is_cut)
+        self.keeper.end(cutoffs.is_cut)
+        self.runs.end(cutoffs.is_cut)
+
     def drain(self, within_s: float) -> None:
         """A stop has begun: end who only listens, and let tasks finish for so long."""
         self.streams.close()
@@ -236,7 +259,8 @@ class Services:
         No secret, nothing of a caller.
         """
         stores = await self.watch.states()
-        ready = all(state == "ok" for state in stores.values())
+        # Before the cut-offs were ever read nobody passes.
+        ready = self.cutoffs.is_ready and all(state == "ok" for state in stores.values())
         told: dict[str, object] = {"status": "ok" if ready else "unavailable", "stores": stores}
         if insecure_dev_auth:
             told["insecure_dev_auth"] = True
@@ -276,6 +300,7 @@ async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIte
         closing.push_async_callback(relay.aclose)
         services = Services(config, toolbox, keyring, records=records, relay=relay)
         closing.push_async_callback(services.aclose)
+        await closing.enter_async_context(services.cutoffs.watching())
         services.keeper.start()
         await closing.enter_async_context(storage.sweeping(records))
         await closing.enter_async_context(services.secrets.watching())

@@ -61,6 +61,8 @@ class Streams:
         self.most = most
         self.most_per_caller = most_per_caller
         self._clock = clock
+        self.is_cut: Callable[[TenantContext], bool] = lambda caller: False
+        """Whether a caller was shut out since the gate let it pass."""
         self._held: dict[OpenStream, set[OpenStream]] = {}
         self._of_caller: Counter[tuple[str, str, str, str]] = Counter()
         self._ring: list[set[OpenStream]] = [
@@ -99,6 +101,9 @@ class Streams:
         place.add(stream)
         if self._timer is None:
             self._wait()
+        if self.is_cut(stream.caller):
+            # Shut out while it opened: it says its first word and its last.
+            stream.end()
 
     def leave(self, stream: OpenStream) -> None:
         """Let go of a stream; a second time does nothing."""

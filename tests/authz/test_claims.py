@@ -309,6 +309,7 @@ def test_everything_a_caller_is_made_of_is_read() -> None:
         client_id="client-1",
         scopes=frozenset({"files:write"}),
         expires_at=NOW + 300,
+        issued_at=NOW,
         shared_audience=False,
         actor="agent",
         acr="phr",

@@ -4,8 +4,9 @@ import asyncio
 
 import pytest
 
+from gatepost.stores.allowance import Denial
 from gatepost.stores.api import StoreUnavailable
-from gatepost.stores.till import AT_ONCE, Spending, Till
+from gatepost.stores.till import AT_ONCE, Till, Wish
 from gatepost.stores.valkey import opened
 
 
@@ -17,22 +18,34 @@ class Server:
         self.questions: list[int] = []
         self.failure: Exception | None = None
 
-    async def ask(self, spendings: list[Spending]) -> list[float]:
-        self.questions.append(len(spendings))
+    async def ask(self, wishes: list[Wish]) -> list[Denial | None]:
+        self.questions.append(len(wishes))
         await self.gate.wait()
         if self.failure is not None:
             raise self.failure
-        return [one.rate for one in spendings]
+        return [Denial(0, wish.buckets[0][1]) for wish in wishes]
+
+    def till(self) -> Till:
+        return Till(self.ask, lambda wish: None)
+
+
+async def wait_of(till: Till, rate: float) -> float:
+    """What the server answers, who says the bucket's rate."""
+    wish = Wish(((b"alice", rate, 1),), (), asyncio.get_running_loop().create_future())
+    till.put(wish)
+    denial = await wish.answer
+    assert denial is not None
+    return denial.wait_s
 
 
 def spend(till: Till, rate: float) -> "asyncio.Task[float]":
-    return asyncio.create_task(till.spend(b"alice", rate=rate, burst=1))
+    return asyncio.create_task(wait_of(till, rate))
 
 
 async def test_who_comes_while_a_question_is_under_way_goes_with_the_next() -> None:
     """Each gets its own answer, and no question is longer than a server should be held up."""
     server = Server()
-    till = Till(server.ask)
+    till = server.till()
     tasks = [spend(till, 0)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -42,7 +55,7 @@ async def test_who_comes_while_a_question_is_under_way_goes_with_the_next() -> N
 
     assert await asyncio.gather(*tasks) == list(range(2 * AT_ONCE + 1))
     assert server.questions == [1, AT_ONCE, AT_ONCE]
-    assert await till.spend(b"alice", rate=7, burst=1) == 7
+    assert await wait_of(till, 7) == 7
 
 
 @pytest.mark.parametrize("failure", [StoreUnavailable("away"), ValueError("a fault of ours")])
@@ -50,7 +63,7 @@ async def test_a_failure_reaches_everybody_who_waits(failure: Exception) -> None
     """Those of the next question too: waiting twice would take twice as long."""
     server = Server()
     server.failure = failure
-    till = Till(server.ask)
+    till = server.till()
     tasks = [spend(till, 1)]
     await asyncio.sleep(0)
     await asyncio.sleep(0)
@@ -61,13 +74,13 @@ async def test_a_failure_reaches_everybody_who_waits(failure: Exception) -> None
     assert await asyncio.gather(*tasks, return_exceptions=True) == [failure] * 3
     assert server.questions == [1]
     server.failure = None
-    assert await till.spend(b"alice", rate=7, burst=1) == 7
+    assert await wait_of(till, 7) == 7
 
 
 async def test_who_hangs_up_takes_nobody_along() -> None:
     """A cancelled wait ends alone, whichever question it is part of."""
     server = Server()
-    till = Till(server.ask)
+    till = server.till()
     gone, stays = spend(till, 1), spend(till, 2)
     await asyncio.sleep(0)
     await asyncio.sleep(0)

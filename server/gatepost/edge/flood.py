@@ -9,7 +9,7 @@ from ipaddress import IPv6Address, IPv6Network
 from starlette.types import Scope
 
 from gatepost.edge.request import Refusal, Request
-from gatepost_authz.errors import AuthError, InvalidToken, MalformedCredentials
+from gatepost_authz.errors import AuthError, InvalidToken, MalformedCredentials, RevokedToken
 
 MOST_PEERS = 10_000
 
@@ -48,6 +48,10 @@ class Flood:
     def failed(self, scope: Scope, error: AuthError) -> None:
         """Count one refusal, if a credential was presented and is itself at fault."""
         if not self._rate or not isinstance(error, InvalidToken | MalformedCredentials):
+            return
+        if isinstance(error, RevokedToken):
+            # Nobody guesses those, and a whole tenant may come with them from one address, which
+            # others share.
             return
         now = self._monotonic()
         key = peer_key(scope)

@@ -84,6 +84,12 @@ class Runs:
         run.task.add_done_callback(self._tasks.discard)
         return run
 
+    def end(self, which: Callable[[TenantContext], bool]) -> None:
+        """Stop what runs or waits for these callers, also where nobody waits any more."""
+        for run in tuple(self._open.values()):
+            if which(run.caller):
+                run.stop()
+
     async def aclose(self) -> None:
         """Let what runs come to its end, for a while; then stop it, and keep that it was."""
         if self._tasks:

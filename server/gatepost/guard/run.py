@@ -91,6 +91,7 @@ class Run:
         ended: Callable[[], object],
     ) -> None:
         self._work, self._terms = work, terms
+        self.caller = work.call.caller
         self._claims, self._relay, self._clock, self._ended = claims, relay, clock, ended
         self._topic = f"once:{terms.key.hex()}"
         loop = asyncio.get_running_loop()

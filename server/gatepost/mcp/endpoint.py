@@ -1,7 +1,7 @@
 """One HTTP exchange: verb, body, era, and the leg that serves it."""
 
 from collections import Counter
-from collections.abc import Iterable
+from collections.abc import Iterable, Set
 
 import msgspec
 from msgspec import UNSET
@@ -25,7 +25,7 @@ from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.line import Line
 from gatepost.mcp.methods import INITIALIZE
 from gatepost.mcp.params import NO_META, NONE, Params, read_params
-from gatepost.mcp.reply import Replies
+from gatepost.mcp.reply import SUSPENDED, Replies
 from gatepost.mcp.server import Server
 from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_HEADER, Handshake
 from gatepost.mcp.stateless import Stateless
@@ -33,15 +33,16 @@ from gatepost.scope import FOLDED, REQUEST_ID, WHOLE_BODY
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.retry import CORRELATION, IDEMPOTENCY
+from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
+from gatepost_authz.errors import RevokedToken
 from gatepost_authz.middleware import CALLER
 
 VERSION_HEADER = b"mcp-protocol-version"
 MODERN_HEADER = MODERN.encode()
 JSON_BODY = (b"content-type", b"application/json")
 
-SUSPENDED = Refused(TENANT_SUSPENDED, "This tenant is suspended", status=200, legacy_status=200)
 STREAM_REFUSED = Refused(TENANT_SUSPENDED, "This tenant is suspended", legacy_status=400)
 NOT_ALLOWED = Refused(
     INVALID_REQUEST,
@@ -97,11 +98,12 @@ class Endpoint:
         challenge: Challenge,
         resource: Resource,
         sessions: Sessions,
-        suspended: frozenset[str] = frozenset(),
+        suspended: Set[str] = frozenset(),
         limits: Limits = DEFAULT_LIMITS,
         mirrors: bool = True,
     ) -> None:
         self._suspended = suspended
+        self._underway = server.underway
         self._limits = limits
         self._modern = Replies(challenge, resource, modern=True)
         self._legacy = Replies(challenge, resource, modern=False)
@@ -124,6 +126,8 @@ class Endpoint:
             answer = self._modern.refused(None, TOO_SLOW)
         except StoreUnavailable as outage:
             answer = self._modern.unavailable(scope.get(REQUEST_ID, ""), None, outage)
+        except RevokedToken as revoked:
+            answer = self._modern.challenged(scope["path"], None, revoked)
         except Gone:
             return
         if answer is None:
@@ -148,11 +152,9 @@ class Endpoint:
         if scope["method"] != "POST":
             return await self._other_verb(scope, receive, send)
         headers = _checked_headers(scope)
-        limits = self._limits
         body: bytes | None = scope.get(WHOLE_BODY)
-        if body is None or len(body) > limits.max_body_bytes:
-            # One deadline for all of it: a byte now and then must not keep a request alive.
-            body = await Within(limits.body_timeout_s, read_body(receive, limits.max_body_bytes))
+        if body is None or len(body) > self._limits.max_body_bytes:
+            body = await self._body(scope[CALLER], receive)
         message = read(body)
         path, request_id = scope["path"], scope.get(REQUEST_ID, "")
         exchange = Exchange(scope[CALLER], path, request_id, headers, receive, send)
@@ -175,6 +177,15 @@ class Endpoint:
         if message.id is None:
             return await self._notification(exchange, message, params)
         return await self._request(exchange, message, message.id, params, problem)
+
+    async def _body(self, caller: TenantContext, receive: Receive) -> bytes:
+        limits = self._limits
+        # One deadline for all of it: a byte now and then must not keep a request alive.
+        body = await Within(limits.body_timeout_s, read_body(receive, limits.max_body_bytes))
+        if self._underway.is_revoked(caller):
+            # Since the gate let it pass: a body may take its time.
+            raise RevokedToken
+        return body
 
     async def _other_verb(self, scope: Scope, receive: Receive, send: Send) -> Answer | Line:
         """GET and DELETE, which only sessions have (DE-12, DE-13)."""

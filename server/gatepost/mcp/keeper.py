@@ -150,6 +150,9 @@ class Keeper:
         errand.accept(job)
         attending = self._jobs[job] = asyncio.create_task(self._attend(job))
         attending.add_done_callback(lambda _: self._jobs.pop(job, None))
+        if self.is_out(_decode_call(job.record.call).caller):
+            # Shut out while its record was written.
+            job.stop("revoked")
 
     async def _attend(self, job: Job) -> None:
         interest = await self.ledger.follow(job.tenant, job.record.id, job.nudge)

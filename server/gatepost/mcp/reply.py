@@ -13,6 +13,7 @@ from gatepost.mcp.jsonrpc import (
     INVALID_PARAMS,
     INVALID_REQUEST,
     MISSING_CAPABILITY,
+    TENANT_SUSPENDED,
     Refused,
     error,
     result,
@@ -20,6 +21,7 @@ from gatepost.mcp.jsonrpc import (
 from gatepost.mcp.stream import Stream
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, required_by
+from gatepost.tools.underway import TenantSuspended
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
 from gatepost_authz.errors import AuthError, InsufficientScope
@@ -37,6 +39,9 @@ UNAVAILABLE = Refused(
     legacy_status=503,
     headers=((b"retry-after", b"5"),),
 )
+
+
+SUSPENDED = Refused(TENANT_SUSPENDED, "This tenant is suspended", status=200, legacy_status=200)
 
 
 class Replies:
@@ -67,7 +72,9 @@ class Replies:
         except Refused as refusal:
             answer = self.refused(identity, refusal)
         except AuthError as raised:
-            answer = self._challenged(exchange, identity, raised)
+            answer = self.challenged(exchange.path, identity, raised)
+        except TenantSuspended:
+            answer = self.refused(identity, SUSPENDED)
         except UNANSWERED as raised:
             answer = self._unanswered(identity, raised, questions)
         except StoreUnavailable as outage:
@@ -107,9 +114,9 @@ class Replies:
             refusal = too_much
         return self.refused(identity, refusal)
 
-    def _challenged(self, exchange: Exchange, identity: bytes, raised: AuthError) -> Answer:
-        # The challenge lets the client step up; the body names the request it is about.
-        target = self._resource.locate(exchange.path)
+    def challenged(self, path: str, identity: bytes | None, raised: AuthError) -> Answer:
+        """The demand for more permissions or another token; the body names the request."""
+        target = self._resource.locate(path)
         status, headers, _ = self._challenge.response(raised, target)
         own = (b"content-type", b"content-length")
         kept = tuple((name, value) for name, value in headers if name not in own)

@@ -25,6 +25,7 @@ from gatepost.tools.api import Retry, Tool
 from gatepost.tools.client import NOBODY, Client
 from gatepost.tools.registry import Registry, Unknown
 from gatepost.tools.runner import Runner
+from gatepost.tools.underway import Underway
 from gatepost_authz.caller import TenantContext
 
 _encode = msgspec.json.encode
@@ -67,6 +68,7 @@ class Server:
         streams: Streams,
         keeper: Keeper,
         register: Register,
+        underway: Underway | None = None,
         page_size: int = PAGE_SIZE,
         may_ask: Callable[[Tool], bool] = lambda tool: False,
     ) -> None:
@@ -83,6 +85,7 @@ class Server:
         """The tools whose calls may become tasks."""
         self.tasks = keeper
         self.register = register
+        self.underway = underway or Underway()
         self.capabilities: dict[str, Any] = capabilities(registry)
         negotiated = extensions(registry, tasks=bool(self.lengthy))
         self.modern_capabilities = self.capabilities | negotiated

@@ -31,12 +31,20 @@ from gatepost.mcp.listening import open_listener
 from gatepost.mcp.methods import INITIALIZE, served
 from gatepost.mcp.params import NO_META, read_params
 from gatepost.mcp.replay import open_replay
-from gatepost.mcp.reply import UNANSWERED, UNAVAILABLE, Replies, as_refusal, without_answer
+from gatepost.mcp.reply import (
+    SUSPENDED,
+    UNANSWERED,
+    UNAVAILABLE,
+    Replies,
+    as_refusal,
+    without_answer,
+)
 from gatepost.mcp.resumption import Resumable
 from gatepost.mcp.room import Room
 from gatepost.mcp.server import Ask, Server
 from gatepost.mcp.stream import reads_events
 from gatepost.stores.api import StoreUnavailable
+from gatepost.tools.underway import TenantSuspended
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError
 
@@ -82,7 +90,12 @@ class Handshake:
         session = self._sessions.find(exchange.headers.get(SESSION_HEADER, b""), caller)
         if session is None:
             return None
-        return await self._server.register.room(caller.tenant_id, session)
+        room = await self._server.register.room(caller.tenant_id, session)
+        # Begun before its caller's tokens were taken back, it went with them; and the store may
+        # have taken longer to answer than that.
+        began = msgspec.structs.replace(caller, issued_at=session.issued_at)
+        is_revoked = self._server.underway.is_revoked
+        return None if is_revoked(began) or is_revoked(caller) else room
 
     def initialize(self, exchange: Exchange, message: Message, identity: bytes) -> Answer:
         """Open a session (DE-05); its id goes back in a header."""
@@ -164,7 +177,7 @@ class Handshake:
         marks = marks_of(exchange.headers, params)
         ask = Ask(caller, exchange.request_id, session.version, params, client, session, *marks)
         work = client.answered(method.handler(self._server, ask))
-        return await UntilCancelled(self._running, ear, work)
+        return await UntilCancelled(self._running, ear, work, caller, self._server.underway)
 
     async def notify(self, exchange: Exchange, message: Message, room: Room) -> Answer:
         """Take a notification of a session; only a cancellation means anything here."""
@@ -247,8 +260,9 @@ class Handshake:
             return error(identity, as_refusal(raised))
         except UNANSWERED as raised:
             return error(identity, without_answer(raised, modern=False))
-        except StoreUnavailable:
-            return error(identity, UNAVAILABLE)
+        except (StoreUnavailable, TenantSuspended) as why:
+            shut = isinstance(why, TenantSuspended)
+            return error(identity, SUSPENDED if shut else UNAVAILABLE)
         except Stopped:
             return None
         finally:

@@ -55,13 +55,14 @@ class Stateless:
         caller, request_id = exchange.caller, exchange.request_id
         if client is None:
             ask = Ask(caller, request_id, MODERN, params, NOBODY, None, *marks)
-            work = UntilDisconnect(exchange.receive, method.handler(self._server, ask))
+            handled = method.handler(self._server, ask)
+            work = UntilDisconnect(exchange.receive, handled, caller, self._server.underway)
             return await self._replies.to(exchange, identity, None, work)
         ask = Ask(caller, request_id, MODERN, params, client, None, *marks)
         handled = method.handler(self._server, ask)
         if client.stream is not None:
             handled = client.answered(handled)
-        work = UntilDisconnect(exchange.receive, handled)
+        work = UntilDisconnect(exchange.receive, handled, caller, self._server.underway)
         return await self._replies.to(exchange, identity, client.stream, work, client.questions)
 
     async def _open(

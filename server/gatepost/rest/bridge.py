@@ -1,6 +1,6 @@
 """The REST tool protocol behind the gate: two routes, one runner."""
 
-from collections.abc import Awaitable
+from collections.abc import Awaitable, Set
 
 import msgspec
 import structlog
@@ -19,9 +19,10 @@ from gatepost.tools.client import MissingCapability, ProtocolError
 from gatepost.tools.fit import fit
 from gatepost.tools.registry import Registry, UnknownTool
 from gatepost.tools.runner import Runner
+from gatepost.tools.underway import TenantSuspended, Underway
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
-from gatepost_authz.errors import AuthError
+from gatepost_authz.errors import AuthError, RevokedToken
 from gatepost_authz.middleware import Place, caller_of
 
 log = structlog.get_logger("gatepost.rest")
@@ -47,15 +48,16 @@ class Bridge:
     resource a path belongs to, for challenges that only a call makes necessary.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         runner: Runner,
         registry: Registry,
         *,
         challenge: Challenge,
         place: Place,
-        suspended: frozenset[str] = frozenset(),
         limits: Limits,
+        suspended: Set[str] = frozenset(),
+        underway: Underway | None = None,
     ) -> None:
         self._runner = runner
         self._registry = registry
@@ -63,6 +65,7 @@ class Bridge:
         self._challenge = challenge
         self._locate = place.locate
         self._suspended = suspended
+        self._underway = underway or Underway()
         self._limits = limits
 
     async def list_tools(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -117,13 +120,15 @@ class Bridge:
             correlation=envelope.correlation,
         )
         try:
-            outcome = await UntilDisconnect(receive, self._runner.run(call))
+            outcome = await UntilDisconnect(receive, self._runner.run(call), caller, self._underway)
         except UnknownTool as unknown:
             # The same words for a tool that is not there and one that this caller cannot reach.
             name = unknown.name[:SHOWN_CHARACTERS]
             raise Refusal(404, "not_found", f"Unknown tool: {name}") from None
         except MissingCapability as missing:
             raise projection.unable(missing) from None
+        except TenantSuspended:
+            raise suspended() from None
         except ProtocolError as error:
             raise projection.protocol_error(error) from None
         return self._projected(call, outcome)
@@ -131,9 +136,12 @@ class Bridge:
     def _admit(self, scope: Scope) -> tuple[TenantContext, Envelope]:
         """Who calls, and the marks of the request; raises Refusal."""
         caller = caller_of(scope)
-        if caller.tenant_id in self._suspended:
-            raise Refusal(403, "tenant_suspended", "This tenant is suspended.")
+        self._check(caller)
         return caller, read_envelope(scope, caller)
+
+    def _check(self, caller: TenantContext) -> None:
+        if caller.tenant_id in self._suspended:
+            raise suspended()
 
     async def _body(self, scope: Scope, receive: Receive) -> bytes:
         limits = self._limits
@@ -142,12 +150,17 @@ class Bridge:
             return body
         try:
             # One deadline for all of it: a byte now and then must not keep a request alive.
-            return await Within(limits.body_timeout_s, read_body(receive, limits.max_body_bytes))
+            body = await Within(limits.body_timeout_s, read_body(receive, limits.max_body_bytes))
         except TooLarge:
             message = f"The body is larger than {limits.max_body_bytes} bytes."
             raise Refusal(413, "body_too_large", message) from None
         except DeadlinePassed:
             raise Refusal(408, "body_too_slow", "The body did not arrive in time.") from None
+        if self._underway.is_revoked(caller_of(scope)):
+            # Since the gate let it pass: a body may take its time.
+            raise RevokedToken
+        self._check(caller_of(scope))
+        return body
 
     def _projected(self, call: Call, outcome: Outcome) -> Reply:
         if outcome.failure is None:
@@ -162,6 +175,11 @@ class Bridge:
         if outcome.failure is not None:
             return projection.failed(outcome.failure)
         return projection.succeeded(outcome)
+
+
+def suspended() -> Refusal:
+    """What every caller of a suspended tenant hears."""
+    return Refusal(403, "tenant_suspended", "This tenant is suspended.")
 
 
 def _require_method(scope: Scope, *methods: str) -> None:

@@ -6,10 +6,13 @@ carries what may be lost: memory within one process, Valkey or Redis between sev
 passes the suites in `tests/contract`.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Literal, Protocol
 
 import msgspec
+
+from gatepost.stores.allowance import Denial, Slot, Spending
+from gatepost.stores.cutoffs import Cutoffs
 
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 TERMINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"})
@@ -232,6 +235,10 @@ class Records(Protocol):
     def of(self, tenant: str) -> TenantRecords:
         """The stores of one tenant."""
 
+    @property
+    def cutoffs(self) -> Cutoffs:
+        """Who is shut out, of all tenants."""
+
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Tenant and id of tasks that are not at their end and whose lease is over."""
 
@@ -284,6 +291,25 @@ class TenantRelay(Protocol):
         0 when it had one; else the seconds until it will, and nothing was taken. One atomic step,
         whoever else spends.
         """
+
+    async def spend_all(
+        self, spendings: Sequence[Spending], slots: Sequence[Slot] = ()
+    ) -> Denial | None:
+        """
+        Take one from each bucket and a place of each slot, or nothing at all; None when taken.
+
+        One atomic step, whoever else spends; the names of one step differ. Places count until
+        `leave`, or until the process that took them has said nothing for `LEASE_S`.
+        """
+
+    def hold(self, slots: Sequence[Slot]) -> None:
+        """Count places that are taken whether there is room or not; others hear of it soon."""
+
+    def leave(self, slots: Sequence[Slot]) -> None:
+        """Give places back; others hear of it soon."""
+
+    async def levels(self, spendings: Sequence[Spending], slots: Sequence[Slot]) -> list[float]:
+        """What is in each bucket, and how many places of each slot are in use; takes nothing."""
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
         """Write to a log; answers the entry's number. Only the *most* newest entries are kept."""

@@ -1,26 +1,33 @@
-"""Token buckets at a server, spent from for everybody who waits at once."""
+"""Token buckets and places at a server, taken for everybody who waits at once."""
 
 import asyncio
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Sequence
 
 import msgspec
 
+from gatepost.stores.allowance import Denial
 from gatepost.stores.api import StoreUnavailable
 
 AT_ONCE = 100
-"""So many spend in one step of the server, which serves nobody else meanwhile."""
+"""So many take in one step of the server, which serves nobody else meanwhile."""
 
 
-class Spending(msgspec.Struct):
-    """One who waits to spend."""
-
-    bucket: bytes
-    rate: float
-    burst: float
-    wait: "asyncio.Future[float]"
+Bucket = tuple[bytes, float, float]
+"""A bucket's key, rate and burst."""
+Place = tuple[bytes, int]
+"""A slot's key, and the most that may be in use."""
 
 
-Ask = Callable[[list[Spending]], Awaitable[list[float]]]
+class Wish(msgspec.Struct):
+    """What one caller wants to take, or else have nothing of, by the server's own keys."""
+
+    buckets: Sequence[Bucket]
+    slots: Sequence[Place]
+    answer: "asyncio.Future[Denial | None]"
+
+
+Ask = Callable[[list[Wish]], Awaitable[list[Denial | None]]]
+"""Puts a question, which may be about nothing but what is new here."""
 
 
 class Till:
@@ -28,36 +35,48 @@ class Till:
     Asks one question at a time, for all who came while the last one was under way.
 
     A question of its own would cost a call more than everything else it does. *ask* is bounded in
-    time; when it fails, it fails for everybody who waits, so that nobody waits twice.
+    time; when it fails, it fails for everybody who waits, so that nobody waits twice. *taken* hears
+    of each wish that came true and still has somebody who waits for it.
     """
 
-    def __init__(self, ask: Ask) -> None:
+    def __init__(self, ask: Ask, taken: Callable[[Wish], None]) -> None:
         self._ask = ask
-        self._asked: list[Spending] = []
-        self._waiting: list[Spending] = []
+        self._taken = taken
+        self._asked: list[Wish] = []
+        self._waiting: list[Wish] = []
+        self._told = True
         self._task: asyncio.Task[None] | None = None
 
-    async def spend(self, bucket: bytes, *, rate: float, burst: float) -> float:
-        """See `TenantRelay.spend`; raises StoreUnavailable."""
-        wait: asyncio.Future[float] = asyncio.get_running_loop().create_future()
-        self._waiting.append(Spending(bucket, rate, burst, wait))
-        if self._task is None:
-            self._task = asyncio.create_task(self._serve())
-            self._task.add_done_callback(self._over)
-        return await wait
+    def put(self, wish: Wish) -> None:
+        """Ask for that wish with the next question; its answer may be StoreUnavailable."""
+        self._waiting.append(wish)
+        self._serve()
+
+    def tell(self) -> None:
+        """Ask soon, although nobody may be waiting: there is something that others should hear."""
+        self._told = False
+        self._serve()
 
     async def aclose(self) -> None:
         """Let the questions under way come to their end."""
         if self._task is not None:
             await asyncio.wait([self._task])
 
-    async def _serve(self) -> None:
-        while self._waiting:
+    def _serve(self) -> None:
+        if self._task is None:
+            self._task = asyncio.create_task(self._questions())
+            self._task.add_done_callback(self._over)
+
+    async def _questions(self) -> None:
+        while self._waiting or not self._told:
             self._asked, self._waiting = self._waiting[:AT_ONCE], self._waiting[AT_ONCE:]
+            self._told = True
             answers = await self._ask(self._asked)
-            for one, answer in zip(self._asked, answers, strict=True):
-                if not one.wait.done():  # whoever hung up has spent all the same
-                    one.wait.set_result(answer)
+            for wish, answer in zip(self._asked, answers, strict=True):
+                if not wish.answer.done():  # whoever hung up has spent all the same
+                    if answer is None:
+                        self._taken(wish)
+                    wish.answer.set_result(answer)
             self._asked = []
         self._task = None
 
@@ -71,6 +90,6 @@ class Till:
             return
         everybody = (*self._asked, *self._waiting)
         self._asked, self._waiting, self._task = [], [], None
-        for one in everybody:
-            if not one.wait.done():
-                one.wait.set_exception(failure)
+        for wish in everybody:
+            if not wish.answer.done():
+                wish.answer.set_exception(failure)

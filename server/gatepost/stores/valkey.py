@@ -1,7 +1,7 @@
 """The relay over Valkey, or Redis from version 7; needs the `redis` extra."""
 
 import contextlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
 from redis.asyncio import Redis
@@ -10,29 +10,12 @@ from redis.asyncio.retry import Retry
 from redis.backoff import NoBackoff
 from redis.exceptions import RedisError
 
+from gatepost.stores.allowance import Denial, Slot, Spending
 from gatepost.stores.api import Deliver, Event, StoreUnavailable
 from gatepost.stores.channels import ANSWER_S, Channels, Following
-from gatepost.stores.till import Spending, Till
+from gatepost.stores.places import LEVELS, TAKE, Places
 
 CONNECTIONS = 16
-SPEND = """
-local time = redis.call('TIME')
-local now = time[1] + time[2] / 1000000
-local waits = {}
-for i, key in ipairs(KEYS) do
-  local rate, burst = tonumber(ARGV[2 * i - 1]), tonumber(ARGV[2 * i])
-  local full_at = math.max(tonumber(redis.call('GET', key) or '0'), now) + 1 / rate
-  local wait = full_at - now - burst / rate
-  if wait > 0.000001 then
-    waits[i] = string.format('%.6f', wait)
-  else
-    redis.call('SET', key, string.format('%.6f', full_at), 'PX', math.ceil((full_at - now) * 1000))
-    waits[i] = '0'
-  end
-end
-return waits
-"""
-"""Token buckets as `gatepost.stores.bucket` keeps them: when each will be full again."""
 MOST_EVENTS = 2**63
 """Numbers from here on are no event's."""
 
@@ -52,8 +35,9 @@ class ValkeyRelay:
             url, max_connections=CONNECTIONS, timeout=ANSWER_S, socket_timeout=ANSWER_S, **common
         )
         self.client = Redis(connection_pool=self._pool)
-        self._script = self.client.register_script(SPEND)
-        self.till = Till(self._spend)
+        self._take = self.client.register_script(TAKE)
+        self._levels = self.client.register_script(LEVELS)
+        self.places = Places(self._run)
         # What is followed may be silent for as long as it likes.
         self._listening = ConnectionPool.from_url(url, socket_timeout=None, **common)
         self.channels = Channels(self._listening.make_connection)
@@ -72,26 +56,29 @@ class ValkeyRelay:
     async def aclose(self) -> None:
         """See `Relay`."""
         await self.channels.aclose()
-        await self.till.aclose()
+        await self.places.aclose()
         with contextlib.suppress(RedisError, OSError):
             await self.client.aclose()
             await self._pool.aclose()
 
-    async def _spend(self, spendings: list[Spending]) -> list[float]:
-        keys = [one.bucket for one in spendings]
-        terms = [term for one in spendings for term in (one.rate, one.burst)]
+    async def levels(self, keys: list[bytes], buckets: int) -> list[float]:
+        """What is missing in each bucket, in seconds, then the places in use of each slot."""
         with answering():
-            return [float(wait) for wait in await self._script(keys=keys, args=terms)]
+            return [float(level) for level in await self._levels(keys=keys, args=[buckets])]
+
+    async def _run(self, keys: list[bytes], arguments: list[Any]) -> list[bytes]:
+        with answering():
+            return cast("list[bytes]", await self._take(keys=keys, args=arguments))
 
 
 class ValkeyTenantRelay:
     """See `TenantRelay`."""
 
-    __slots__ = ("_channels", "_client", "_tenant", "_till", "_topics")
+    __slots__ = ("_channels", "_client", "_relay", "_tenant", "_topics")
 
     def __init__(self, relay: ValkeyRelay, tenant: str) -> None:
-        self._client, self._channels, self._till = relay.client, relay.channels, relay.till
-        self._topics = relay.topics
+        self._client, self._channels, self._topics = relay.client, relay.channels, relay.topics
+        self._relay = relay
         self._tenant = _bytes(tenant)
 
     async def publish(self, topic: str, message: bytes) -> None:
@@ -115,7 +102,32 @@ class ValkeyTenantRelay:
 
     async def spend(self, bucket: str, *, rate: float, burst: float) -> float:
         """See `TenantRelay`."""
-        return await self._till.spend(self._key(b"bucket", bucket), rate=rate, burst=burst)
+        denial = await self.spend_all((Spending(bucket, rate, burst),))
+        return 0.0 if denial is None else denial.wait_s
+
+    async def spend_all(
+        self, spendings: Sequence[Spending], slots: Sequence[Slot] = ()
+    ) -> Denial | None:
+        """See `TenantRelay`."""
+        buckets = [(self._key(b"bucket", one.bucket), one.rate, one.burst) for one in spendings]
+        places = [(self._key(b"slot", slot.name), slot.most) for slot in slots]
+        return await self._relay.places.take(buckets, places)
+
+    def hold(self, slots: Sequence[Slot]) -> None:
+        """See `TenantRelay`."""
+        self._relay.places.hold([self._key(b"slot", slot.name) for slot in slots])
+
+    def leave(self, slots: Sequence[Slot]) -> None:
+        """See `TenantRelay`."""
+        self._relay.places.leave([self._key(b"slot", slot.name) for slot in slots])
+
+    async def levels(self, spendings: Sequence[Spending], slots: Sequence[Slot]) -> list[float]:
+        """See `TenantRelay`."""
+        keys = [self._key(b"bucket", one.bucket) for one in spendings]
+        keys += [self._key(b"slot", slot.name) for slot in slots]
+        levels = await self._relay.levels(keys, len(spendings))
+        held = [one.burst - s * one.rate for one, s in zip(spendings, levels, strict=False)]
+        return [*held, *levels[len(spendings) :]]
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
         """See `TenantRelay`."""

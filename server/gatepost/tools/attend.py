@@ -15,9 +15,11 @@ HUNG_UP = "hung up"
 class Stop:
     """A way to cancel the task that made it, and to tell that cancellation from any other."""
 
-    __slots__ = ("_before", "_pulled", "_task")
+    __slots__ = ("_before", "_pulled", "_task", "why")
 
     def __init__(self) -> None:
+        self.why: str | None = None
+        """What it was pulled with."""
         self._task = asyncio.current_task()
         self._before = self._task.cancelling() if self._task is not None else 0
         self._pulled = False
@@ -26,6 +28,7 @@ class Stop:
         """Cancel the task, once; *why* travels in the CancelledError."""
         if self._task is not None and not self._pulled:
             self._pulled = True
+            self.why = why
             self._task.cancel(why)
 
     def settle(self) -> bool:

@@ -187,7 +187,8 @@ class Guard(msgspec.Struct, weakref=True):
 
     def arguments(self) -> Any:
         """The call's arguments as the offer takes them; ToolFailure for what it does not take."""
-        self._written()
+        if self.offer.secret_arguments:
+            self._written()  # refuses too many, before anything is looked at
         arguments = self.offer.check(self.call.arguments)
         self.checked = True
         return arguments

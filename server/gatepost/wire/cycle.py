@@ -9,7 +9,8 @@ from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from gatepost.scope import WHOLE_BODY
+from gatepost.pledge import Broken, Pledge
+from gatepost.scope import HELD, WHOLE_BODY
 
 Fields = Iterable[tuple[bytes, bytes]]
 
@@ -94,6 +95,8 @@ class Cycle(RequestResponseCycle):
     chunked_encoding = None
     expected_content_length = 0
     _start: Any = None
+    _held: tuple[Pledge, tuple[bytes, bytes, bytes]] | None = None
+    """An answer that is whole, and what it waits for."""
 
     # uvicorn's constructor takes a dozen arguments, most of them always the same; those are above.
     def __init__(  # noqa: PLR0913  # the parts of a connection that a request needs
@@ -155,8 +158,38 @@ class Cycle(RequestResponseCycle):
             if self._sent_whole(start, message):
                 return
             self.response_started = False
+            if (pledge := self.scope[HELD]) is not None:
+                # A long way, or a rare one: an answer that goes out by it waits here.
+                start, message = await _settled(pledge, self.scope, start, message)
             await super().send(start)
         await super().send(message)
+
+    async def run_asgi(self, app: Any) -> None:
+        """Run the application for this request; as uvicorn, but an answer may be held back."""
+        on_response = self.on_response
+        await super().run_asgi(app)
+        if self._held is not None:
+            self.on_response = on_response
+            pledge, _ = self._held
+            self.response_complete = False
+            pledge.then(self._release)
+
+    def _release(self) -> None:
+        """What the answer had to wait for is settled."""
+        held, self._held = self._held, None
+        if held is None or self.disconnected:
+            return
+        pledge, lines = held
+        if pledge.broken:
+            status, fields, body = pledge.refuse(self.scope)
+            head = head_of(fields, self.default_headers, len(body))
+            if head is None:
+                raise AssertionError("a refusal of ours says how long it is")
+            lines = (STATUS_LINE[status], head, body)
+        self._write(lines)
+        if not self.keep_alive:
+            # A stop has begun meanwhile.
+            self.transport.close()
 
     def _sent_whole(self, start: Any, message: Any) -> bool:
         """Whether this was an answer that one write can hold, and is written."""
@@ -173,14 +206,36 @@ class Cycle(RequestResponseCycle):
         head = head_of(start.get("headers", ()), self.default_headers, len(body))
         if head is None:
             return False
-        if len(body) < COPIED_BYTES:
-            self.transport.write(b"".join((STATUS_LINE[start["status"]], head, body)))
+        lines = (STATUS_LINE[start["status"]], head, body)
+        pledge = self.scope[HELD]
+        if pledge is None or pledge.kept:
+            self._write(lines)
         else:
-            self.transport.writelines((STATUS_LINE[start["status"]], head, body))
+            # Complete for its application, not yet for the connection.
+            self._held = (pledge, lines)
+            self.response_complete = True
+        return True
+
+    def _write(self, lines: tuple[bytes, bytes, bytes]) -> None:
+        if len(lines[2]) < COPIED_BYTES:
+            self.transport.write(b"".join(lines))
+        else:
+            self.transport.writelines(lines)
         self.response_complete = True
         self.wake()
         self.on_response()
-        return True
+
+
+async def _settled(pledge: Pledge, scope: Any, start: Any, message: Any) -> tuple[Any, Any]:
+    """The answer as it may leave, once what it had to wait for is settled."""
+    try:
+        await pledge
+    except Broken:
+        status, fields, body = pledge.refuse(scope)
+        start = {"type": "http.response.start", "status": status, "headers": fields}
+        message = {"type": "http.response.body", "body": body}
+    scope[HELD] = None
+    return start, message
 
 
 def head_of(fields: Fields, defaults: Fields, size: int) -> bytes | None:

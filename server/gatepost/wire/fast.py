@@ -9,7 +9,7 @@ import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gatepost.scope import HEAD_AT_MOST
+from gatepost.scope import HEAD_AT_MOST, HELD
 from gatepost.wire.cycle import Cycle, Flow
 from gatepost.wire.deadlines import HeadWatch, IdleWatch, ListenConfig
 
@@ -54,6 +54,7 @@ class FastProtocol(HttpToolsProtocol):
             "client": self.client,
             "scheme": self.scheme,
             "root_path": "",
+            HELD: None,
         }
         self._watch.arm()
 

@@ -10,6 +10,7 @@ from gatepost.stores.api import (
     TaskRecord,
     fits,
 )
+from gatepost.stores.memory.cutoffs import MemoryCutoffs
 
 FRESH = SessionRecord()
 SWEEP_EVERY_S = 1.0
@@ -20,6 +21,7 @@ class MemoryRecords:
 
     def __init__(self) -> None:
         self._tenants: dict[str, MemoryTenant] = {}
+        self.cutoffs = MemoryCutoffs()
 
     def of(self, tenant: str) -> "MemoryTenant":
         """The stores of one tenant."""
@@ -45,7 +47,7 @@ class MemoryRecords:
 
     async def sweep(self, now: float) -> int:
         """See `Records`."""
-        return sum(kept.sweep(now) for kept in self._tenants.values())
+        return self.cutoffs.sweep(now) + sum(kept.sweep(now) for kept in self._tenants.values())
 
     async def ping(self) -> None:
         """See `Records`."""

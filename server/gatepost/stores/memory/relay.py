@@ -1,9 +1,10 @@
 """A relay in this process's memory: for tests, and for one process without a server."""
 
 import time
-from collections import deque
-from collections.abc import Callable
+from collections import Counter, deque
+from collections.abc import Callable, Sequence
 
+from gatepost.stores.allowance import PLACE_WAIT_S, Denial, Slot, Spending
 from gatepost.stores.api import Deliver, Event
 from gatepost.stores.bucket import Buckets
 
@@ -41,6 +42,7 @@ class MemoryTenantRelay:
         self._notes: dict[str, tuple[bytes, float]] = {}
         self._logs: dict[str, _Log] = {}
         self._buckets = Buckets()
+        self._taken: Counter[str] = Counter()
         self._swept = clock()
 
     def _sweep(self, now: float) -> None:
@@ -76,6 +78,41 @@ class MemoryTenantRelay:
     async def spend(self, bucket: str, *, rate: float, burst: float) -> float:
         """See `TenantRelay`."""
         return self._buckets.spend(bucket, self._clock(), rate=rate, burst=burst)
+
+    async def spend_all(
+        self, spendings: Sequence[Spending], slots: Sequence[Slot] = ()
+    ) -> Denial | None:
+        """See `TenantRelay`."""
+        full = [at for at, slot in enumerate(slots) if self._taken[slot.name] >= slot.most]
+        terms = [(one.bucket, 1 / one.rate, one.burst / one.rate) for one in spendings]
+        now = self._clock()
+        if full:
+            wait, at = self._buckets.spend_all(terms, now, take=False)
+            if wait > PLACE_WAIT_S:
+                return Denial(at, wait)
+            return Denial(len(spendings) + full[0], PLACE_WAIT_S)
+        wait, at = self._buckets.spend_all(terms, now)
+        if wait:
+            return Denial(at, wait)
+        self.hold(slots)
+        return None
+
+    def hold(self, slots: Sequence[Slot]) -> None:
+        """See `TenantRelay`."""
+        self._taken.update(slot.name for slot in slots)
+
+    def leave(self, slots: Sequence[Slot]) -> None:
+        """See `TenantRelay`."""
+        self._taken.subtract(slot.name for slot in slots)
+        self._taken += Counter()  # forgets what nobody uses
+
+    async def levels(self, spendings: Sequence[Spending], slots: Sequence[Slot]) -> list[float]:
+        """See `TenantRelay`."""
+        now = self._clock()
+        held = [
+            self._buckets.held(one.bucket, now, rate=one.rate, burst=one.burst) for one in spendings
+        ]
+        return [*held, *(self._taken[slot.name] for slot in slots)]
 
     async def append(self, log: str, data: bytes, *, ttl_s: float, most: int) -> int:
         """See `TenantRelay`."""

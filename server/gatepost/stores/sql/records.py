@@ -9,6 +9,7 @@ from sqlalchemy import Delete, Table, bindparam, delete, select, text, tuple_
 from gatepost.stores.api import StoreRefused
 from gatepost.stores.sql import schema, sqlite
 from gatepost.stores.sql.claims import SqlClaims
+from gatepost.stores.sql.cutoffs import SqlCutoffs
 from gatepost.stores.sql.database import Database
 from gatepost.stores.sql.entries import SqlEntries, tenants
 from gatepost.stores.sql.sessions import SqlSessions
@@ -39,6 +40,7 @@ class SqlRecords:
 
     def __init__(self, database: Database) -> None:
         self.database = database
+        self.cutoffs = SqlCutoffs(database)
 
     def of(self, tenant: str) -> "SqlTenant":
         """See `Records`."""

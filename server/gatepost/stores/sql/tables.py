@@ -133,3 +133,23 @@ ENTRIES = Table(
     Column("expires_at", Double),
     Index(None, "expires_at"),
 )
+
+CUTOFFS = Table(
+    "cutoffs",
+    METADATA,
+    # Empty: it reaches every tenant.
+    Column("tenant", Exact, primary_key=True),
+    Column("id", Exact, primary_key=True),
+    Column("issuer", Exact, nullable=False),
+    Column("subject", Exact, nullable=False),
+    Column("client", Exact, nullable=False),
+    Column("suspends", Boolean, nullable=False),
+    Column("before", Double, nullable=False),
+    Column("undated_until", Double, nullable=False),
+    Column("blocked_until", Double, nullable=False),
+    Column("made_at", Double, nullable=False),
+    Column("made_by", Exact, nullable=False),
+    Column("reason", Exact, nullable=False),
+    Column("expires_at", Double),
+    Index(None, "expires_at"),
+)

@@ -1,0 +1,1 @@
+"""Who is shut out, known at every replica within a second; nothing is asked for a call."""

@@ -1,0 +1,1 @@
+"""The dashboard: what people see and decide in a browser, behind a sign-in of its own."""

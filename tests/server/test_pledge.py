@@ -1,0 +1,182 @@
+"""Answers that wait for what must be durable first: they leave with it, in order, or not at all."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable, Mapping
+from typing import Any
+
+import pytest
+from starlette.types import Message, Receive, Scope, Send
+
+from gatepost.pledge import Broken, Pledge, Start
+from gatepost.scope import HELD
+from gatepost.wire.fast import FastProtocol
+from tests.server.wire import SOON, Wire, connected, serving
+
+GET = b"GET %b HTTP/1.1\r\nhost: h\r\n\r\n"
+LAST = b"GET %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
+
+
+def refuse(scope: Mapping[str, Any]) -> Start:
+    body = b"not on record: " + scope["raw_path"]
+    return 503, [(b"content-length", b"%d" % len(body))], body
+
+
+class House:
+    """Answers with the path's own name; what `/held…` names waits for the pledge."""
+
+    def __init__(self) -> None:
+        self.pledge = Pledge(refuse)
+        self.asked = asyncio.Semaphore(0)
+
+    async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
+        path: str = scope["path"]
+        if path.startswith("/held"):
+            scope[HELD] = self.pledge
+        body = path.encode() + (b"." * 20_000 if path.endswith("large") else b"")
+        fields = [] if path.endswith("chunked") else [(b"content-length", b"%d" % len(body))]
+        start: Message = {"type": "http.response.start", "status": 200, "headers": fields}
+        await send(start)
+        self.asked.release()
+        await send({"type": "http.response.body", "body": body})
+
+    async def until_asked(self, times: int = 1) -> None:
+        for _ in range(times):
+            await asyncio.wait_for(self.asked.acquire(), SOON)
+
+
+@pytest.fixture
+def house() -> House:
+    return House()
+
+
+@pytest.fixture
+async def wire(house: House) -> AsyncIterator[Wire]:
+    async with serving(house.app, FastProtocol) as port, connected(port) as wire:
+        yield wire
+
+
+async def silent(wire: Wire) -> bool:
+    """Whether nothing has come so far."""
+    try:
+        await asyncio.wait_for(wire.reader.read(1), 0.05)
+    except TimeoutError:
+        return True
+    return False
+
+
+KINDS = [b"/held", b"/held/large", b"/held/chunked"]
+
+
+@pytest.mark.parametrize("path", KINDS)
+@pytest.mark.parametrize("request_", [GET, LAST], ids=["stays", "closes"])
+async def test_an_answer_leaves_once_the_promise_is_kept(
+    house: House, wire: Wire, path: bytes, request_: bytes
+) -> None:
+    """Not a byte of it before; and the connection serves the next request."""
+    await wire.send(request_ % path)
+    await house.until_asked()
+    early = not await silent(wire)
+    house.pledge.settle(kept=True)
+    answer = await wire.until(path)
+
+    assert not early
+    assert answer.startswith(b"HTTP/1.1 200 OK\r\n")
+    if request_ is LAST:
+        assert b"HTTP/1.1" not in await wire.rest()
+
+
+@pytest.mark.parametrize("path", KINDS)
+async def test_a_broken_promise_is_told_instead_of_the_answer(
+    house: House, wire: Wire, path: bytes
+) -> None:
+    """Nothing of the answer is seen: nobody may act on what is not on record."""
+    await wire.send(GET % path)
+    await house.until_asked()
+    house.pledge.settle(kept=False)
+    answer = await wire.until(b"not on record: " + path)
+
+    assert answer.startswith(b"HTTP/1.1 503 ")
+    assert b"200" not in answer
+
+
+async def test_answers_stay_in_the_order_of_their_requests(house: House, wire: Wire) -> None:
+    """A request behind a held answer waits, though its own answer waits for nothing."""
+    await wire.send(GET % b"/held" + GET % b"/next" + LAST % b"/last")
+    await house.until_asked()
+    early = not await silent(wire)
+    house.pledge.settle(kept=True)
+    answer = await wire.rest()
+
+    assert not early
+    places = [answer.index(b"\r\n\r\n" + path) for path in (b"/held", b"/next", b"/last")]
+    assert places == sorted(places)
+
+
+async def test_a_kept_promise_holds_nobody(house: House, wire: Wire) -> None:
+    """The next call of the same batch, a little late, is answered at once."""
+    house.pledge.settle(kept=True)
+    await wire.send(LAST % b"/held")
+
+    assert (await wire.rest()).endswith(b"/held")
+
+
+async def test_a_client_that_left_is_not_written_to(house: House) -> None:
+    """And whoever settles the promise does not stumble over it."""
+    async with serving(house.app, FastProtocol) as port:
+        async with connected(port) as gone:
+            await gone.send(GET % b"/held")
+            await house.until_asked()
+        async with connected(port) as wire:
+            await wire.send(LAST % b"/other")
+            await wire.rest()
+            house.pledge.settle(kept=True)
+
+
+async def test_a_stop_lets_a_held_answer_out(house: House) -> None:
+    """A server that ends waits for what it promised, as for any request under way."""
+    server = serving(house.app, FastProtocol)
+    async with connected(await server.__aenter__()) as wire:
+        await wire.send(GET % b"/held")
+        await house.until_asked()
+        asyncio.get_running_loop().call_later(0.1, lambda: house.pledge.settle(kept=True))
+        await server.__aexit__(None, None, None)
+
+        assert (await wire.rest()).endswith(b"/held")
+
+
+@pytest.mark.parametrize("kept", [True, False])
+@pytest.mark.parametrize("late", [True, False])
+async def test_a_coroutine_may_wait_too(kept: bool, late: bool) -> None:
+    """What has no connection to hold its answer back waits itself, and hears how it ended."""
+    pledge = Pledge(refuse)
+
+    async def waits() -> None:
+        await pledge
+
+    if late:
+        pledge.settle(kept=kept)
+    waiting = asyncio.ensure_future(waits())
+    await asyncio.sleep(0)
+    if not late:
+        pledge.settle(kept=kept)
+    done, _ = await asyncio.wait({waiting}, timeout=SOON)
+
+    assert done
+    assert (waiting.exception() is None) == kept
+    if not kept:
+        assert isinstance(waiting.exception(), Broken)
+
+
+def test_everybody_hears_once_in_their_order() -> None:
+    """Also whoever comes after it was settled."""
+    pledge, heard = Pledge(refuse), list[str]()
+
+    def tell(name: str) -> Callable[[], object]:
+        return lambda: heard.append(name)
+
+    pledge.then(tell("a"))
+    pledge.then(tell("b"))
+    pledge.settle(kept=True)
+    pledge.then(tell("c"))
+
+    assert heard == ["a", "b", "c"]
