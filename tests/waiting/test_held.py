@@ -93,7 +93,7 @@ async def test_a7_nobody_waits_for_longer_than_its_token_lasts(
     (answer,) = await call(client).rest()
 
     assert answer["result"]["isError"]
-    assert text(answer).startswith(f"{MESSAGE} {PAGE} Nothing was done yet;")
+    assert text(answer).startswith(f"{MESSAGE} {PAGE} Try again")
     assert text(answer).endswith("Try again in 7 seconds.")
     (await panel.only()).decide("approved")
     client.caller = a_caller()
@@ -153,7 +153,7 @@ async def test_a7_a_server_that_stops_sends_its_callers_elsewhere(
     (answer,) = await live.rest()
 
     assert answer["result"]["isError"]
-    assert "the same call made again meets the same request" in text(answer)
+    assert text(answer).startswith(MESSAGE)
 
 
 @pytest.mark.requirement("A7", "O12")

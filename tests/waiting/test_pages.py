@@ -108,7 +108,7 @@ async def test_a7_who_declines_waits_no_longer(client: Client, panel: Panel, act
     """The call fails and says that its request still waits, which the same call finds again."""
     response = await again(client, await begin(client), {"action": action})
 
-    assert failure(response).startswith(f"{MESSAGE} {PAGE} Nothing was done yet;")
+    assert failure(response).startswith(f"{MESSAGE} {PAGE} Try again")
     (await panel.only()).decide("approved")
     assert answer_of(await begin(client))["content"][0]["text"] == "paid 1"
 

@@ -121,7 +121,7 @@ async def test_a7_what_its_client_answers_is_no_approval(
     if ends:
         ended = await site.first.until(task_id)
         assert ended["result"]["isError"]
-        assert text(ended).startswith(f"{MESSAGE} {PAGE} Nothing was done yet;")
+        assert text(ended).startswith(f"{MESSAGE} {PAGE} Try again")
     else:
         answered = await site.first.until(task_id, "working")
         assert answered["statusMessage"] == f"{MESSAGE} {PAGE}"

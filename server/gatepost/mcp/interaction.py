@@ -129,7 +129,7 @@ class Audience(Nobody):
 
         async def sign(waited_s: float) -> None:
             if self._token is not None:
-                await self._report(start + round(waited_s), None, told(waiting))
+                await self._report(start + round(waited_s, 1), None, told(waiting))
             elif self.stream is not None:
                 await self.stream.sign()
 

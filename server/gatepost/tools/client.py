@@ -106,7 +106,7 @@ class Waiting(Protocol):
     """A decision that somebody else has to take before the call goes on."""
 
     message: str
-    """What the agent's side is told: what waits, for whom, and for how long."""
+    """What the agent's side is told: what waits, until when, and what the same call would meet."""
     url: str
     """The page where it can be looked at; whoever opens it must sign in. Empty: there is none."""
     retry_after_s: float
@@ -123,8 +123,7 @@ def told(waiting: Waiting) -> str:
 
 def pending(waiting: Waiting) -> Pending:
     """What a call ends with whose client waits no longer, while the decision is still open."""
-    again = "Nothing was done yet; the same call made again meets the same request."
-    return Pending(f"{told(waiting)} {again}", waiting.retry_after_s)
+    return Pending(told(waiting), waiting.retry_after_s)
 
 
 class Clock(Protocol):
