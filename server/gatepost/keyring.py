@@ -144,6 +144,15 @@ class KeyRing:
         except InvalidTag:
             return None
 
+    @property
+    def lasting(self) -> bool:
+        """Whether it outlives the process."""
+        return self._path is not None
+
+    def derived(self, key: Key, purpose: str) -> bytes:
+        """32 bytes from which a key of another kind is made, for this purpose alone."""
+        return _derived(key, f"gatepost derived {purpose}")
+
     def _cipher(self, key: Key, purpose: str) -> AESGCM:
         cipher = self._ciphers.get((key.id, purpose))
         if cipher is None:

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gatepost import storage
+from gatepost.audit.journal import Journal
 from gatepost.changes import Feed, TenantChanges
 from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
@@ -99,6 +100,7 @@ class Services:
         )
         self.secrets = Secrets(Vault(records, keyring))
         self.redaction = Redaction(self.secrets)
+        self.journal = Journal(records, keyring, self.redaction, config.audit)
         self.buckets = Buckets()
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(
@@ -145,7 +147,9 @@ class Services:
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
             redaction=self.redaction,
+            recorder=self.journal if config.audit.enabled else None,
         )
+        self.journal.apply(config.audit)
         self.outbound.apply(config.network)
         self.lending = Lending(
             config.packs,
@@ -276,6 +280,7 @@ class Services:
         """Close what was made here, the log last, so that it has the last requests."""
         await self.keeper.aclose()
         await self.runs.aclose()  # before the rest, which what still runs uses
+        await self.journal.aclose()
         for introspectors in self._introspectors:
             await introspectors.aclose()
         await self.keys.aclose()

@@ -2,6 +2,8 @@
 
 from typing import Literal
 
+from gatepost.approvals.settings import ApprovalsSettings
+from gatepost.audit.settings import AuditSettings
 from gatepost.packs.settings import Packs
 from gatepost.table import Table
 from gatepost.telemetry.logs import LogFormat, LogLevel
@@ -209,7 +211,9 @@ class Config(Table, frozen=True, kw_only=True):
     packs: Packs = Packs()
     mcp: McpSettings = McpSettings()
     tasks: TasksSettings = TasksSettings()
+    approvals: ApprovalsSettings = ApprovalsSettings()
     limits: LimitsSettings = LimitsSettings()
+    audit: AuditSettings = AuditSettings()
     log: LogSettings = LogSettings()
     stdio: StdioSettings = StdioSettings()
 

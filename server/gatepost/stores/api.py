@@ -12,6 +12,8 @@ from typing import Literal, Protocol
 import msgspec
 
 from gatepost.stores.allowance import Denial, Slot, Spending
+from gatepost.stores.approvals import Approvals, Grants
+from gatepost.stores.audit import Scribe, TenantTrail
 from gatepost.stores.cutoffs import Cutoffs
 
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
@@ -225,6 +227,18 @@ class TenantRecords(Protocol):
     def sessions(self) -> Sessions:
         """Its sessions."""
 
+    @property
+    def approvals(self) -> Approvals:
+        """What waits for a person of it, and what was decided."""
+
+    @property
+    def grants(self) -> Grants:
+        """The calls that its people granted beforehand."""
+
+    @property
+    def trail(self) -> TenantTrail:
+        """Its record of what happened."""
+
     def entries(self, subject: str) -> Entries:
         """What it keeps of one subject; *subject* is a name in our own code."""
 
@@ -239,8 +253,15 @@ class Records(Protocol):
     def cutoffs(self) -> Cutoffs:
         """Who is shut out, of all tenants."""
 
+    @property
+    def scribe(self) -> Scribe:
+        """Writes what happened, for all tenants together."""
+
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Tenant and id of tasks that are not at their end and whose lease is over."""
+
+    async def overdue_approvals(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """Tenant and id of requests that nobody decided, or used, in time."""
 
     async def tenants(self, subject: str) -> list[str]:
         """Every tenant that keeps an entry of that subject."""

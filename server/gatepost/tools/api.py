@@ -323,6 +323,8 @@ class Tool(Offer, frozen=True, kw_only=True):
     """Whether it says itself when; otherwise its task begins before it does."""
     read_only_form: Callable[[Any], bool] | None = None
     """Whether a call with these checked arguments only reads, where that depends on them."""
+    approval: bool = False
+    """Whether every call of it needs a person, unless the configuration says otherwise."""
 
 
 class Retry(msgspec.Struct, frozen=True):

@@ -56,6 +56,8 @@ class Options(CommonOptions, total=False):
     For a tool that reads or writes depending on what it is asked (`git status`, GET): tells from
     the checked arguments, a dictionary by name, whether this call only reads.
     """
+    approval: bool
+    """Whether a person has to approve every call, unless `approvals.auto_approve` names it."""
 
 
 class Pack:
@@ -232,6 +234,7 @@ class Pack:
             task_support=support,
             detaches=options.get("detaches", False),
             read_only_form=options.get("read_only_form"),
+            approval=options.get("approval", False),
             **made,
         )
 

@@ -175,6 +175,8 @@ class Guard(msgspec.Struct, weakref=True):
     """That of a call within another, whose client has the outer one's."""
     own: tuple[Redactor, Redactor] | None = None
     """The tenant's redactor, and the same with what this call's caller wrote itself."""
+    remarks: dict[str, str] | None = None
+    """What stages say of the call for its record."""
 
     def now(self) -> Redactor:
         """The redactor for this moment."""

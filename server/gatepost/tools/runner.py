@@ -3,6 +3,8 @@
 import asyncio
 import time
 from collections.abc import Awaitable, Callable, Sequence
+from contextlib import suppress
+from time import perf_counter
 from typing import Any, Protocol
 
 import structlog
@@ -10,7 +12,16 @@ from msgspec.structs import replace
 
 from gatepost.redaction.place import HERE
 from gatepost.stores.api import StoreUnavailable
-from gatepost.tools.api import WORDS, Call, CallContext, Failure, Offer, Outcome, ToolFailure
+from gatepost.tools.api import (
+    WORDS,
+    Call,
+    CallContext,
+    Failure,
+    Kind,
+    Offer,
+    Outcome,
+    ToolFailure,
+)
 from gatepost.tools.attend import DeadlinePassed, Patient, Within
 from gatepost.tools.client import (
     NOBODY,
@@ -22,6 +33,7 @@ from gatepost.tools.client import (
     all_needed,
 )
 from gatepost.tools.fit import fit, tellable
+from gatepost.tools.record import NotRecorded, Recorder
 from gatepost.tools.redaction import Guard, Redaction
 from gatepost.tools.registry import Registry, Unknown
 from gatepost_authz.caller import TenantContext
@@ -50,6 +62,19 @@ EXPIRED = Outcome(
         "timeout", "The access token expired during the call. Call again with a fresh one."
     )
 )
+
+UNRECORDED: frozenset[Kind] = frozenset({"completion", "listing"})
+"""What only looks, and is asked for with each key that somebody presses."""
+UNRECORDED_EFFECT = Outcome(
+    failure=Failure(
+        "internal",
+        "The call was carried out, but the record of it could not be written in time. It was not "
+        "undone: check what was done before you call again.",
+    )
+)
+"""
+Not an outage, which clients answer by calling again: the work is done, and would be done twice.
+"""
 
 
 class TokenOver(DeadlinePassed):
@@ -111,9 +136,11 @@ class Runner:
         timeout_s: float = 30.0,
         max_result_bytes: int = 4_000_000,
         redaction: Redaction | None = None,
+        recorder: Recorder | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.registry = registry
+        self.recorder = recorder
         self.redaction = redaction or Redaction()
         self.context_for = context_for
         self.timeout_s = timeout_s
@@ -131,10 +158,35 @@ class Runner:
         or a new sign-in would help, MissingCapability, ProtocolError, InputNeeded and
         StoreUnavailable; these are for the protocol to answer.
         """
+        recorder = self.recorder
+        if recorder is None or call.kind in UNRECORDED:
+            return await self._run(call, [])
+        if recorder.refusing:
+            raise StoreUnavailable("calls cannot be put on record")
+        guards: list[Guard] = []
+        began = perf_counter()
+        try:
+            outcome = await self._run(call, guards)
+        except (asyncio.CancelledError, GeneratorExit) as left:
+            # Nobody is there to wait with.
+            recorder.ended(call, began, guards, left)
+            raise
+        except BaseException as error:
+            with suppress(NotRecorded):  # what is raised says more, and the log says the rest
+                await recorder.ended(call, began, guards, error)
+            raise
+        try:
+            await recorder.ended(call, began, guards, outcome.failure)
+        except NotRecorded:
+            return UNRECORDED_EFFECT if outcome.failure is None else outcome
+        return outcome
+
+    async def _run(self, call: Call, guards: list[Guard]) -> Outcome:
         offer = self._allowed(call)
         if not self.redaction.is_ready(call.caller.tenant_id):
             await self.redaction.ready(call.caller.tenant_id)
         guard = Guard(self.redaction, call, offer, call.client)
+        guards.append(guard)
         outer = HERE.get()  # a tool may call others, and has its own secrets again afterwards
         HERE.set(guard)
         if call.client is not NOBODY:

@@ -88,6 +88,10 @@ class Approvals:
         await self._entries.put(APPROVED + script.name, review, now=self._clock())
         await self._entries.delete(WAITING + script.digest)
 
+    async def drop(self, digest: str) -> bool:
+        """Let a content wait no more; whether it did."""
+        return await self._entries.delete(WAITING + digest)
+
     async def revoke(self, name: str) -> Literal["approved", "waiting"] | None:
         """Nothing of that name may run, or waits, any more; what there was."""
         was = await self._entries.delete(APPROVED + name)

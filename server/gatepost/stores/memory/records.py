@@ -10,6 +10,8 @@ from gatepost.stores.api import (
     TaskRecord,
     fits,
 )
+from gatepost.stores.memory.approvals import MemoryApprovals, MemoryGrants
+from gatepost.stores.memory.audit import MemoryScribe, MemoryTrail
 from gatepost.stores.memory.cutoffs import MemoryCutoffs
 
 FRESH = SessionRecord()
@@ -22,12 +24,13 @@ class MemoryRecords:
     def __init__(self) -> None:
         self._tenants: dict[str, MemoryTenant] = {}
         self.cutoffs = MemoryCutoffs()
+        self.scribe = MemoryScribe(lambda tenant: self.of(tenant).trail)
 
     def of(self, tenant: str) -> "MemoryTenant":
         """The stores of one tenant."""
         kept = self._tenants.get(tenant)
         if kept is None:
-            kept = self._tenants[tenant] = MemoryTenant()
+            kept = self._tenants[tenant] = MemoryTenant(tenant)
         return kept
 
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
@@ -37,6 +40,15 @@ class MemoryRecords:
             for tenant, kept in self._tenants.items()
             for task in kept.tasks.held.values()
             if task.status not in TERMINAL and task.leased_until < now
+        ]
+        return found[:limit]
+
+    async def overdue_approvals(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """See `Records`."""
+        found = [
+            (tenant, approval_id)
+            for tenant, kept in self._tenants.items()
+            for approval_id in kept.approvals.overdue(now)
         ]
         return found[:limit]
 
@@ -59,7 +71,10 @@ class MemoryRecords:
 class MemoryTenant:
     """One tenant's records."""
 
-    def __init__(self) -> None:
+    def __init__(self, tenant: str) -> None:
+        self.approvals = MemoryApprovals()
+        self.grants = MemoryGrants()
+        self.trail = MemoryTrail(tenant)
         self.tasks = MemoryTasks()
         self.claims = MemoryClaims()
         self.sessions = MemorySessions()
@@ -76,6 +91,9 @@ class MemoryTenant:
         over += [(tasks, key) for key, task in tasks.items() if task.expires_at <= now]
         over += [(claims, key) for key, claim in claims.items() if claim.expires_at <= now]
         over += [(sessions, key) for key, (_, expires_at) in sessions.items() if expires_at <= now]
+        approvals, grants = self.approvals.held, self.grants.held
+        over += [(approvals, key) for key, one in approvals.items() if one.expires_at <= now]
+        over += [(grants, key) for key, one in grants.items() if one.expires_at <= now]
         for held, key in over:
             del held[key]
         return len(over)

@@ -8,10 +8,14 @@ from sqlalchemy import Delete, Table, bindparam, delete, select, text, tuple_
 
 from gatepost.stores.api import StoreRefused
 from gatepost.stores.sql import schema, sqlite
+from gatepost.stores.sql.approvals import SqlApprovals, overdue
+from gatepost.stores.sql.audit import SqlScribe, SqlTrail
 from gatepost.stores.sql.claims import SqlClaims
 from gatepost.stores.sql.cutoffs import SqlCutoffs
 from gatepost.stores.sql.database import Database
 from gatepost.stores.sql.entries import SqlEntries, tenants
+from gatepost.stores.sql.grants import SqlGrants
+from gatepost.stores.sql.scribe import SqliteScribe
 from gatepost.stores.sql.sessions import SqlSessions
 from gatepost.stores.sql.tables import METADATA
 from gatepost.stores.sql.tasks import SqlTasks, abandoned
@@ -41,6 +45,10 @@ class SqlRecords:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.cutoffs = SqlCutoffs(database)
+        path = database.engine.url.database
+        self.scribe = SqlScribe(database)
+        if database.dialect == "sqlite" and path is not None:
+            self.scribe = SqliteScribe(database, path)
 
     def of(self, tenant: str) -> "SqlTenant":
         """See `Records`."""
@@ -49,6 +57,10 @@ class SqlRecords:
     async def abandoned_tasks(self, now: float, limit: int) -> list[tuple[str, str]]:
         """See `Records`."""
         return await abandoned(self.database, now, limit)
+
+    async def overdue_approvals(self, now: float, limit: int) -> list[tuple[str, str]]:
+        """See `Records`."""
+        return await overdue(self.database, now, limit)
 
     async def tenants(self, subject: str) -> list[str]:
         """See `Records`."""
@@ -68,19 +80,31 @@ class SqlRecords:
 
     async def aclose(self) -> None:
         """See `Records`."""
+        await self.scribe.aclose()
         await self.database.aclose()
 
 
 class SqlTenant:
     """One tenant's records; every statement of them names the tenant."""
 
-    __slots__ = ("_database", "_tenant", "claims", "sessions", "tasks")
+    __slots__ = ("_database", "_tenant", "claims", "sessions", "tasks", "trail")
 
     def __init__(self, database: Database, tenant: str) -> None:
         self._database, self._tenant = database, tenant
         self.tasks = SqlTasks(database, tenant)
         self.claims = SqlClaims(database, tenant)
         self.sessions = SqlSessions(database, tenant)
+        self.trail = SqlTrail(database, tenant)
+
+    @property
+    def approvals(self) -> SqlApprovals:
+        """See `TenantRecords`."""
+        return SqlApprovals(self._database, self._tenant)
+
+    @property
+    def grants(self) -> SqlGrants:
+        """See `TenantRecords`."""
+        return SqlGrants(self._database, self._tenant)
 
     def entries(self, subject: str) -> SqlEntries:
         """See `TenantRecords`."""

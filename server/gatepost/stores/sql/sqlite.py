@@ -1,11 +1,12 @@
 """A SQLite file as a database."""
 
 import os
-from collections.abc import Mapping
+import sqlite3
+from collections.abc import Callable, Mapping
 from urllib.parse import unquote
 
 from sqlalchemy import URL, event
-from sqlalchemy.engine.interfaces import DBAPIConnection
+from sqlalchemy.engine.interfaces import DBAPIConnection, DBAPICursor
 
 from gatepost.stores.api import StoreRefused, StoreUnavailable
 from gatepost.stores.sql.database import STATEMENT_MS, Database, engine_of
@@ -40,28 +41,54 @@ def database(url: str) -> Database:
     @event.listens_for(engine.sync_engine, "connect")
     def settle(connection: DBAPIConnection, _: object) -> None:
         cursor = connection.cursor()
-        for name, wanted in PRAGMAS.items():
-            cursor.execute(f"PRAGMA {name} = {wanted}")
-            cursor.execute(f"PRAGMA {name}")
-            found = cursor.fetchone()
-            # SQLite ignores what it cannot do, without a word.
-            if found is None or found[0] != wanted:
-                raise StoreRefused(f"the database {path} refuses PRAGMA {name} = {wanted}")
+        _settle(path, cursor)
         cursor.close()
 
     @event.listens_for(engine.sync_engine, "do_connect")
     @event.listens_for(engine.sync_engine, "checkout")
     def there(*_: object) -> None:
-        # SQLite would go on in a file that is removed, whose records nobody finds again, and make
-        # an empty one for the next connection.
-        try:
-            found: object = _identity(path)
-        except OSError:
-            found = None
-        if found != ours:
-            raise StoreUnavailable("the database's file is gone or another one: start anew")
+        _there(path, ours)
 
     return Database(engine, interruptible=False)
+
+
+def opener(path: str) -> Callable[[sqlite3.Connection | None], sqlite3.Connection]:
+    """
+    How whoever uses the driver itself gets a connection to this file, and finds out whether the one
+    that it has still is one; raises StoreUnavailable and the driver's errors.
+    """
+    ours = _identity(path)
+
+    def opened(kept: sqlite3.Connection | None) -> sqlite3.Connection:
+        _there(path, ours)
+        if kept is not None:
+            return kept
+        connection = sqlite3.connect(path, isolation_level=None)
+        _settle(path, connection.cursor())
+        return connection
+
+    return opened
+
+
+def _settle(path: str, cursor: DBAPICursor | sqlite3.Cursor) -> None:
+    for name, wanted in PRAGMAS.items():
+        cursor.execute(f"PRAGMA {name} = {wanted}")
+        cursor.execute(f"PRAGMA {name}")
+        found = cursor.fetchone()
+        # SQLite ignores what it cannot do, without a word.
+        if found is None or found[0] != wanted:
+            raise StoreRefused(f"the database {path} refuses PRAGMA {name} = {wanted}")
+
+
+def _there(path: str, ours: tuple[int, int]) -> None:
+    # SQLite would go on in a file that is removed, whose records nobody finds again, and make an
+    # empty one for the next connection.
+    try:
+        found: object = _identity(path)
+    except OSError:
+        found = None
+    if found != ours:
+        raise StoreUnavailable("the database's file is gone or another one: start anew")
 
 
 def _identity(path: str) -> tuple[int, int]:

@@ -5,6 +5,7 @@ import re
 from typing import Any
 
 from sqlalchemy import (
+    BigInteger,
     Boolean,
     Column,
     Double,
@@ -41,16 +42,21 @@ class Exact(TypeDecorator[str]):
 
     def process_bind_param(self, value: str | None, dialect: Dialect) -> str | None:
         """Escape what does not fit; nothing else looks like an escape."""
-        if value is None or (value.isascii() and "\\" not in value and "\0" not in value):
-            return value
-        escaped = value.replace("\\", "\\\\").replace("\0", "\\0")
-        return escaped.encode("utf-8", "backslashreplace").decode()
+        return None if value is None else escaped(value)
 
     def process_result_value(self, value: str | None, dialect: Dialect) -> str | None:
         """Undo it."""
         if value is None or "\\" not in value:
             return value
         return _ESCAPE.sub(_meant, value)
+
+
+def escaped(value: str) -> str:
+    """The text as such a column keeps it."""
+    if value.isascii() and "\\" not in value and "\0" not in value:
+        return value
+    doubled = value.replace("\\", "\\\\").replace("\0", "\\0")
+    return doubled.encode("utf-8", "backslashreplace").decode()
 
 
 _ESCAPE = re.compile(r"\\(?:([\\0])|u([0-9a-f]{4}))")
@@ -134,6 +140,50 @@ ENTRIES = Table(
     Index(None, "expires_at"),
 )
 
+APPROVALS = Table(
+    "approvals",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("id", Exact, primary_key=True),
+    # Of one request at a time; one that no call meets any more has none.
+    Column("meets", LargeBinary),
+    Column("state", Exact, nullable=False),
+    Column("tool", Exact, nullable=False),
+    Column("issuer", Exact, nullable=False),
+    Column("subject", Exact, nullable=False),
+    Column("subject_kind", Exact, nullable=False),
+    Column("client_id", Exact),
+    Column("created_at", Double, nullable=False),
+    Column("until", Double, nullable=False),
+    Column("changed_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("details", LargeBinary, nullable=False),
+    Column("sealed", Exact),
+    Column("revision", Integer, nullable=False),
+    Index(None, "tenant", "meets", unique=True),
+    Index(None, "tenant", "state", "changed_at"),
+    Index(None, "state", "until"),
+    Index(None, "expires_at"),
+)
+
+GRANTS = Table(
+    "grants",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("id", Exact, primary_key=True),
+    Column("tool", Exact, nullable=False),
+    Column("issuer", Exact, nullable=False),
+    Column("subject", Exact, nullable=False),
+    Column("subject_kind", Exact, nullable=False),
+    Column("client_id", Exact),
+    Column("remaining", Integer),
+    Column("created_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("details", LargeBinary, nullable=False),
+    Index(None, "tenant", "tool", "issuer", "subject"),
+    Index(None, "expires_at"),
+)
+
 CUTOFFS = Table(
     "cutoffs",
     METADATA,
@@ -152,4 +202,42 @@ CUTOFFS = Table(
     Column("reason", Exact, nullable=False),
     Column("expires_at", Double),
     Index(None, "expires_at"),
+AUDIT_RECORDS = Table(
+    "audit_records",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("at", BigInteger, nullable=False),
+    Column("kind", Exact, nullable=False),
+    Column("tool", Exact, nullable=False),
+    Column("outcome", Exact, nullable=False),
+    Column("subject", Exact),
+    # JSON, which has no NUL and no half surrogate pair.
+    Column("body", Text, nullable=False),
+    Column("side", Text),
+    Column("hash", LargeBinary, nullable=False),
+    Index(None, "tenant", "at"),
+    # Records come in the order of their key and are read in it.
+    sqlite_with_rowid=False,
+)
+
+AUDIT_HEADS = Table(
+    "audit_heads",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("number", BigInteger, nullable=False),
+    Column("hash", LargeBinary, nullable=False),
+    Column("pruned", BigInteger, nullable=False),
+    Column("checkpoint", BigInteger, nullable=False),
+    Column("seal", LargeBinary, nullable=False),
+    Column("proof", Text, nullable=False),
+)
+
+AUDIT_CHECKPOINTS = Table(
+    "audit_checkpoints",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("number", BigInteger, primary_key=True, autoincrement=False),
+    Column("statement", Text, nullable=False),
+    Column("signature", Text, nullable=False),
 )

@@ -1,0 +1,128 @@
+"""Conditions on a call in CEL, compiled at the start and bounded in what they may cost."""
+
+import importlib
+import re
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import asdict
+
+from gatepost.guard.once import only_reads
+from gatepost.tools.api import Tool
+from gatepost_authz.caller import TenantContext
+
+LIBRARY = "cel"
+"""The extra `cel`, loaded by name: only those need it whose configuration has a condition."""
+MOST_CHARACTERS = 2_000
+MOST_BYTES = 65_536
+"""Of arguments that are looked at."""
+MOST_VALUES = 500
+"""Of arguments that a condition with a loop is evaluated for."""
+
+NOT_EVALUATED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
+"""How the library says that an expression has no value for these arguments."""
+
+_STRING = re.compile(
+    r"""(?:[rR])?(?:'''.*?'''|\"""\".*?\"""\"|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")""", re.S
+)
+_LOOP = re.compile(r"\.\s*(?:all|exists|exists_one|filter|map)\s*\(")
+
+
+class BadCondition(Exception):
+    """A condition that cannot be used; the message says why."""
+
+
+class NoLibrary(BadCondition):
+    """The extra is not installed."""
+
+
+class Subject(msgspec.Struct, frozen=True):
+    """What a condition sees of one call."""
+
+    arguments: bytes
+    """Raw JSON, as the call has it."""
+    caller: Mapping[str, Any]
+    tool: Mapping[str, Any]
+
+
+class Condition:
+    """
+    One expression; BadCondition when it is none.
+
+    Callers choose the arguments, and evaluation holds everybody up: loops must not be nested, and
+    what is too large is not evaluated.
+    """
+
+    __slots__ = ("_loops", "_program", "text")
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        if len(text) > MOST_CHARACTERS:
+            raise BadCondition(f"it is longer than {MOST_CHARACTERS} characters")
+        bare = _STRING.sub("''", text)
+        self._loops = bool(_LOOP.search(bare))
+        if _nested(bare):
+            raise BadCondition("a loop (all, exists, exists_one, filter, map) is within another")
+        try:
+            library = importlib.import_module(LIBRARY)
+        except ModuleNotFoundError:
+            raise NoLibrary("conditions need the extra cel: pip install 'gatepost[cel]'") from None
+        try:
+            self._program = library.compile(text)
+        except ValueError as error:
+            raise BadCondition(str(error).partition("\n")[0]) from None
+
+    def holds(self, subject: Subject) -> bool | None:
+        """Whether it is true of the call; None where that cannot be found out."""
+        arguments = subject.arguments
+        if len(arguments) > MOST_BYTES:
+            return None
+        if self._loops and arguments.count(b",") > MOST_VALUES:
+            return None
+        try:
+            value = self._program.execute(
+                {
+                    "arguments": msgspec.json.decode(arguments),
+                    "caller": subject.caller,
+                    "tool": subject.tool,
+                }
+            )
+        except NOT_EVALUATED:
+            return None
+        return value if isinstance(value, bool) else None
+
+
+def subject_of(caller: TenantContext, tool: Tool, raw: bytes, arguments: Any) -> Subject:
+    """What conditions see of a call; *arguments* are the checked ones, *raw* what was sent."""
+    hints = {name: value for name, value in asdict(tool.annotations).items() if name != "title"}
+    return Subject(
+        raw,
+        {
+            "subject": caller.subject,
+            "issuer": caller.issuer,
+            "kind": caller.subject_kind,
+            "client_id": caller.client_id or "",
+            "tenant": caller.tenant_id,
+            "scopes": sorted(caller.scopes),
+            "roles": sorted(caller.roles),
+        },
+        {
+            "name": tool.name,
+            "pack": tool.pack,
+            "reads": only_reads(tool, arguments),
+            **{name.removesuffix("_hint"): value is True for name, value in hints.items()},
+        },
+    )
+
+
+def _nested(bare: str) -> bool:
+    """Whether a loop begins before another one has ended; *bare* has no strings in it."""
+    for loop in _LOOP.finditer(bare):
+        depth, at = 1, loop.end()
+        while at < len(bare) and depth:
+            depth += {"(": 1, ")": -1}.get(bare[at], 0)
+            at += 1
+        if _LOOP.search(bare, loop.end(), at):
+            return True
+    return False

@@ -1,0 +1,287 @@
+"""Where people decide: what waits, what was decided, and what was granted beforehand."""
+
+import time
+from collections.abc import Callable, Mapping
+from typing import Any, Literal
+
+import msgspec
+
+from gatepost.approvals import scripts
+from gatepost.approvals.filing import Cabinet, Case, Sealed, case_of, merged
+from gatepost.approvals.grants import Granting
+from gatepost.approvals.herald import Herald
+from gatepost.approvals.judgement import objection
+from gatepost.approvals.policy import Plan
+from gatepost.approvals.request import (
+    Approver,
+    Decision,
+    Grant,
+    GrantTerms,
+    Operator,
+    Request,
+    Undecidable,
+    party_of,
+)
+from gatepost.approvals.settings import ApprovalsSettings
+from gatepost.keyring import KeyRing
+from gatepost.stores.api import Records
+from gatepost.stores.approvals import EVERYBODY, Approvals, Whose
+from gatepost.tools.api import Tool, ToolFailure
+from gatepost.tools.redaction import Redaction
+
+MOST_REASON = 1_000
+PAGE = 50
+DUE = 100
+
+UNKNOWN = "There is no such request (any more)."
+
+
+class Desk:
+    """
+    The requests of all tenants; one per process, and one for a command.
+
+    Everything raises StoreUnavailable. Each change is durable, and made by one of those who try it
+    at once, when its method returns.
+    """
+
+    plan: Plan
+    settings: ApprovalsSettings
+
+    def __init__(
+        self,
+        records: Records,
+        keyring: KeyRing,
+        redaction: Redaction,
+        herald: Herald,
+        *,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.records, self.herald, self.clock = records, herald, clock
+        self.cabinet = Cabinet(keyring, redaction)
+        self.granting = Granting(records, self.cabinet, herald, clock)
+        self.apply(ApprovalsSettings(), {}, {})
+
+    def apply(self, settings: ApprovalsSettings, plan: Plan, tools: Mapping[str, Tool]) -> None:
+        """Take up a configuration: what it demands, and the tools it serves by name."""
+        self.settings, self.plan, self._tools = settings, plan, tools
+
+    async def waiting(self, tenant: str) -> list[Request]:
+        """Calls and scripts that wait for a person, the oldest first."""
+        kept = self.settings.max_waiting_per_tenant
+        cases = [case_of(one) for one in await self._of(tenant).waiting(kept)]
+        now = self.clock()
+        open_cases = [case for case in cases if case.request.until > now]
+        for case in cases:
+            if case.request.until <= now:
+                await self.expire(case)
+        found = [case.request for case in open_cases]
+        found += await scripts.waiting(self.records, tenant)
+        return sorted(found, key=lambda one: (one.created_at, one.id))
+
+    async def history(
+        self, tenant: str, *, before: Request | None = None, most: int = PAGE
+    ) -> list[Request]:
+        """Calls that were decided, expired or used, the last changed first; then the next page."""
+        place = None
+        if before is not None:
+            record = await self._of(tenant).get(before.id)
+            place = None if record is None else (record.changed_at, record.id)
+        return [case_of(one).request for one in await self._of(tenant).past(place, most)]
+
+    async def get(self, tenant: str, request_id: str) -> Request | None:
+        """One call or script, in whatever state; None: unknown, or another tenant's."""
+        if request_id.startswith(scripts.PREFIX):
+            return await scripts.one(self.records, tenant, request_id)
+        case = await self.case(tenant, request_id)
+        return None if case is None else case.request
+
+    def objection(self, request: Request, who: Approver) -> str | None:
+        """Why this person cannot decide about it, in a sentence for them; None when they can."""
+        return objection(request, who, now=self.clock())
+
+    async def approve(  # noqa: PLR0913  # what a person may say with a yes, by name
+        self,
+        tenant: str,
+        request_id: str,
+        by: Approver,
+        *,
+        seen: str | None = None,
+        edited: bytes | None = None,
+        grant: GrantTerms | None = None,
+        reason: str = "",
+    ) -> Request:
+        """
+        Let the call be made, once all who are needed have approved; Undecidable says why not.
+
+        *seen* is the `digest` of the request as *by* saw it: what has changed since is not
+        approved. *edited* is what it runs with instead, a JSON object in which what is redacted
+        may stay as it is. *grant* lets further calls pass.
+        """
+        if request_id.startswith(scripts.PREFIX):
+            self._inside(tenant, by)
+            decided = await scripts.approve(
+                self.records, tenant, request_id, by, seen=seen, now=self.clock()
+            )
+            await self.herald.request("approved", decided, by)
+            return decided
+        while True:
+            case = await self._judged(tenant, request_id, by)
+            if seen is not None and seen != case.request.digest:
+                raise Undecidable("The request is not what you saw any more. Look at it again.")
+            if grant is not None:
+                self.granting.check(case, grant, edited)
+            changed = self._approved(case, by, edited, self._words(tenant, reason))
+            if await self._of(tenant).replace(changed.record):
+                break
+        await self.herald.request("approved", changed.request, by)
+        if grant is not None:
+            await self.granting.give(changed, grant, by)
+        return changed.request
+
+    async def reject(self, tenant: str, request_id: str, by: Approver, reason: str) -> Request:
+        """Refuse the call; the agent reads *reason*, which may be empty. Raises Undecidable."""
+        if request_id.startswith(scripts.PREFIX):
+            self._inside(tenant, by)
+            decided = await scripts.reject(self.records, tenant, request_id, by, now=self.clock())
+            await self.herald.request("rejected", decided, by)
+            return decided
+        while True:
+            case, now = await self._judged(tenant, request_id, by), self.clock()
+            words = self._words(tenant, reason)
+            verdict = Decision(by=party_of(by), verdict="rejected", at=now, reason=words)
+            changed = case.changed(
+                now,
+                keep_s=self.settings.keep_s,
+                state="rejected",
+                # For so long the same call is refused: an agent must not get a yes by asking often.
+                until=now + case.file.timeout_s,
+                decided_at=now,
+                decisions=(*case.request.decisions, verdict),
+                sealed=None,
+            )
+            if await self._of(tenant).replace(changed.record):
+                break
+        await self.herald.request("rejected", changed.request, by)
+        return changed.request
+
+    async def withdraw(self, tenant: str, whose: Whose = EVERYBODY) -> int:
+        """
+        End what these callers wait for, what was approved for them and not used, and their grants;
+        how many of all there were.
+        """
+        count = await self.granting.revoke_of(tenant, whose)
+        for record in await self._of(tenant).undecided(whose):
+            count += await self._end(case_of(record), "withdrawn") is not None
+        return count
+
+    async def grants(self, tenant: str) -> list[Grant]:
+        """Grants that are in force, the oldest first."""
+        return await self.granting.all(tenant)
+
+    async def revoke_grant(self, tenant: str, grant_id: str, by: Approver) -> bool:
+        """End a grant; whether there was one. Undecidable for who is no approver."""
+        self._inside(tenant, by)
+        return await self.granting.revoke(tenant, grant_id, by)
+
+    # What the stage and the sweep need.
+
+    async def case(self, tenant: str, request_id: str) -> Case | None:
+        """One request as it is now: what nobody decided in time has expired."""
+        record = await self._of(tenant).get(request_id)
+        while record is not None and self._is_over(case := case_of(record)):
+            if (ended := await self.expire(case)) is not None:
+                return ended
+            record = await self._of(tenant).get(request_id)
+        return None if record is None else case_of(record)
+
+    async def expire(self, case: Case) -> Case | None:
+        """The time of an open request is over; None when somebody else changed it meanwhile."""
+        return await self._end(case, "expired")
+
+    async def expire_due(self) -> int:
+        """Expire what nobody looks at, of any tenant; how many there were."""
+        due = await self.records.overdue_approvals(self.clock(), DUE)
+        ended = [await self.case(tenant, approval_id) for tenant, approval_id in due]
+        return sum(one is not None for one in ended)
+
+    async def settle(self, case: Case, **changes: Any) -> Case | None:
+        """Change a request; None when somebody else changed it meanwhile."""
+        changed = case.changed(self.clock(), keep_s=self.settings.keep_s, **changes)
+        if not await self._of(case.request.tenant).replace(changed.record):
+            return None
+        revision = changed.record.revision + 1
+        return Case(msgspec.structs.replace(changed.record, revision=revision), changed.file)
+
+    def _of(self, tenant: str) -> Approvals:
+        return self.records.of(tenant).approvals
+
+    def _is_over(self, case: Case) -> bool:
+        request = case.request
+        return request.state in {"waiting", "approved"} and request.until <= self.clock()
+
+    async def _end(self, case: Case, state: Literal["expired", "withdrawn"]) -> Case | None:
+        now, asked = self.clock(), case.request.state == "waiting"
+        changes: dict[str, Any] = {"state": state, "sealed": None, "meets": None}
+        if asked:
+            changes["decided_at"] = now
+        if asked and state == "expired":
+            # Whoever calls again is told once that nobody came; see `Approvals` in the stage.
+            changes |= {"meets": case.record.meets, "until": now + case.file.timeout_s}
+        ended = await self.settle(case, **changes)
+        if ended is not None:
+            await self.herald.request(state, ended.request)
+        return ended
+
+    async def _judged(self, tenant: str, request_id: str, by: Approver) -> Case:
+        self._inside(tenant, by)
+        case = await self.case(tenant, request_id)
+        if case is None:
+            raise Undecidable(UNKNOWN)
+        why = objection(case.request, by, now=self.clock(), plan=self.plan, policy=case.file.policy)
+        if why is not None:
+            raise Undecidable(why)
+        return case
+
+    def _inside(self, tenant: str, by: Approver) -> None:
+        if not isinstance(by, Operator) and by.tenant_id != tenant:
+            raise Undecidable(UNKNOWN)
+
+    def _approved(self, case: Case, by: Approver, edited: bytes | None, words: str) -> Case:
+        request, now = case.request, self.clock()
+        changes: dict[str, Any] = {}
+        if edited is not None:
+            changes |= self._edited(case, edited)
+        verdict = Decision(
+            by=party_of(by), verdict="approved", at=now, reason=words, edited="edited" in changes
+        )
+        changes["decisions"] = (*request.decisions, verdict)
+        if request.given + 1 >= request.needed:
+            changes |= {"state": "approved", "until": now + case.file.timeout_s, "decided_at": now}
+        return case.changed(now, keep_s=self.settings.keep_s, **changes)
+
+    def _edited(self, case: Case, edited: bytes) -> dict[str, Any]:
+        request = case.request
+        if request.given:
+            raise Undecidable(
+                "Somebody has approved the arguments as they are. Approve them too, or reject."
+            )
+        sealed, tool = self.cabinet.open(case.record), self._tools.get(request.tool)
+        if sealed is None or tool is None:
+            raise Undecidable("The arguments cannot be opened here, so they cannot be edited.")
+        arguments = merged(edited, request.arguments, sealed.arguments)
+        if self.cabinet.digest(tool, arguments) == case.file.digest:
+            return {}
+        try:
+            tool.check(arguments)
+        except ToolFailure as refused:
+            words = self.cabinet.clean(request.tenant, refused.failure.message)
+            raise Undecidable(f"The tool does not take these arguments: {words}") from None
+        kept = self.cabinet.seal(request.id, Sealed(sealed.arguments, arguments))
+        shown = self.cabinet.shown(request.tenant, tool, arguments)
+        return {"sealed": kept, "edited": shown}
+
+    def _words(self, tenant: str, reason: str) -> str:
+        reason = reason.strip()
+        if len(reason) > MOST_REASON:
+            raise Undecidable(f"A reason has at most {MOST_REASON} characters.")
+        return self.cabinet.clean(tenant, reason)

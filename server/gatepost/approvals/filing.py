@@ -1,0 +1,262 @@
+"""How a request is kept: what people are shown in clear, the arguments sealed."""
+
+import hashlib
+import json
+import secrets
+from collections.abc import Mapping
+from typing import Any
+
+import msgspec
+from msgspec.structs import replace
+
+from gatepost.approvals.policy import Need
+from gatepost.approvals.request import Request, Undecidable, party_of
+from gatepost.guard.once import digest_of
+from gatepost.keyring import KeyRing
+from gatepost.redaction import document
+from gatepost.stores.approvals import ApprovalRecord
+from gatepost.tools.api import Call, Tool, ToolFailure
+from gatepost.tools.redaction import Redaction
+from gatepost.tools.secret import literals
+
+MOST_ARGUMENTS = 180_000
+"""Bytes of arguments that a person can be asked about; the key ring takes a third more."""
+PURPOSE, KEYED = "approval arguments", "approval digest"
+
+MARK = "[REDACTED:"
+"""What stands in the place of a secret begins so."""
+
+
+class File(msgspec.Struct, frozen=True):
+    """What is kept in clear of one request."""
+
+    request: Request
+    policy: str
+    digest: bytes
+    """Of the arguments."""
+    timeout_s: float
+
+
+class Sealed(msgspec.Struct, frozen=True):
+    """What is kept sealed."""
+
+    arguments: bytes
+    """Raw JSON, as the call had it."""
+    edited: bytes | None = None
+
+
+class Case(msgspec.Struct, frozen=True):
+    """One request as it is kept, and as it is read."""
+
+    record: ApprovalRecord
+    file: File
+
+    @property
+    def request(self) -> Request:
+        """As it is shown."""
+        return self.file.request
+
+    def changed(self, now: float, *, keep_s: float, **changes: Any) -> "Case":
+        """
+        The same with other members of its request; ``meets`` and ``sealed`` are the record's own.
+        """
+        own = {name: changes.pop(name) for name in ("meets", "sealed") if name in changes}
+        request = replace(self.request, **changes)
+        file = replace(self.file, request=request)
+        record = replace(
+            self.record,
+            state=request.state,
+            until=request.until,
+            changed_at=now if changes else self.record.changed_at,
+            expires_at=max(request.until, now) + keep_s,
+            details=msgspec.msgpack.encode(file),
+            **own,
+        )
+        return Case(record, file)
+
+
+_decode = msgspec.msgpack.Decoder(File).decode
+_sealed = msgspec.msgpack.Decoder(Sealed).decode
+
+
+def case_of(record: ApprovalRecord) -> Case:
+    """What a record says."""
+    return Case(record, _decode(record.details))
+
+
+class Cabinet:
+    """Makes the records of requests, and opens what is sealed in them."""
+
+    def __init__(self, keyring: KeyRing, redaction: Redaction) -> None:
+        self._keyring, self._redaction = keyring, redaction
+
+    def digest(self, tool: Tool, arguments: bytes) -> bytes:
+        """
+        The same for the same arguments, however they are spelt.
+
+        Whoever reads the database must not try passwords on those of a tool that takes secrets.
+        """
+        digest = digest_of(arguments)
+        if not tool.secret_arguments:
+            return digest
+        return hashlib.sha256(self._keyring.sign(KEYED, digest).encode()).digest()
+
+    def binding(self, call: Call, tool: Tool, digest: bytes, policy: str) -> bytes:
+        """What an approval is bound to: caller, client, tool, arguments and policy."""
+        caller = call.caller
+        # As JSON, so that no choice of ids makes two different calls the same.
+        named = (*caller.principal_key, caller.client_id, tool.name, digest.hex(), policy)
+        return hashlib.sha256(msgspec.json.encode(named)).digest()
+
+    def filed(self, call: Call, tool: Tool, need: Need, policy: str, now: float) -> ApprovalRecord:
+        """A new request; ToolFailure where no person could judge the call."""
+        check_readable(call.arguments)
+        caller = call.caller
+        request = Request(
+            id=secrets.token_hex(12),
+            tenant=caller.tenant_id,
+            state="waiting",
+            tool=tool.name,
+            title=tool.title or "",
+            caller=party_of(caller),
+            arguments=self.shown(caller.tenant_id, tool, call.arguments),
+            created_at=now,
+            until=now + need.timeout_s,
+            reason=need.reason,
+            needed=need.approvals,
+            by=need.of(caller.subject_kind),
+            request_id=call.request_id,
+            correlation=call.correlation,
+            read_only=tool.annotations.read_only_hint is True,
+            destructive=tool.annotations.destructive_hint is True,
+        )
+        digest = self.digest(tool, call.arguments)
+        file = File(request, policy, digest, need.timeout_s)
+        return ApprovalRecord(
+            id=request.id,
+            meets=self.binding(call, tool, digest, policy),
+            state="waiting",
+            tool=tool.name,
+            issuer=caller.issuer,
+            subject=caller.subject,
+            subject_kind=caller.subject_kind,
+            client_id=caller.client_id,
+            created_at=now,
+            until=request.until,
+            changed_at=now,
+            # Nothing of an open request is forgotten, however short the history.
+            expires_at=request.until + 2 * need.timeout_s,
+            details=msgspec.msgpack.encode(file),
+            sealed=self.seal(request.id, Sealed(call.arguments)),
+        )
+
+    def seal(self, approval_id: str, arguments: Sealed) -> str:
+        """Unreadable without the key ring, and of no use in another request."""
+        payload = msgspec.msgpack.encode(arguments)
+        return self._keyring.seal(PURPOSE, payload, context=approval_id.encode())
+
+    def open(self, record: ApprovalRecord) -> Sealed | None:
+        """What was sealed; None when nothing is there, or its key is gone."""
+        if record.sealed is None:
+            return None
+        opened = self._keyring.open(PURPOSE, record.sealed, context=record.id.encode())
+        return None if opened is None else _sealed(opened)
+
+    def shown(self, tenant: str, tool: Tool, arguments: bytes) -> bytes:
+        """Arguments as people may see them: without secrets of the tenant, or written in them."""
+        written = [
+            (next((step for step in reversed(path) if step is not None), "argument").upper(), text)
+            for path in tool.secret_arguments
+            for text in literals((path,), arguments)
+        ]
+        redactor = self._redaction.of(tenant)
+        if written:
+            redactor = redactor.with_values(written)
+        shown = document.cleaned(arguments, redactor)
+        return arguments if shown is None else shown
+
+    def clean(self, tenant: str, text: str) -> str:
+        """A person's words without secrets."""
+        return self._redaction.clean(tenant, text)
+
+
+def check_readable(arguments: bytes) -> None:
+    """ToolFailure for arguments that a person would not see as the tool reads them."""
+    if len(arguments) > MOST_ARGUMENTS:
+        raise ToolFailure(
+            "validation",
+            f"A person has to approve this call, and its arguments have {len(arguments)} bytes; "
+            f"at most {MOST_ARGUMENTS} can be looked at. Send less at once.",
+        )
+
+    def once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        if len(members := dict(pairs)) < len(pairs):
+            # One parser takes the first of two, another the last: the person would approve
+            # something else than what runs.
+            raise ToolFailure("validation", "The arguments have a name twice; give each one once.")
+        return members
+
+    try:
+        json.loads(arguments, object_pairs_hook=once)
+    except (ValueError, RecursionError):
+        raise ToolFailure("validation", "The arguments are not JSON that can be shown.") from None
+
+
+def merged(edited: bytes, shown: bytes, original: bytes) -> bytes:
+    """
+    The arguments that a person wrote, secrets that they were not shown put back in their places.
+
+    Raises Undecidable where a mark of something withheld is nowhere it was.
+    """
+    try:
+        wanted = msgspec.json.decode(edited)
+    except (msgspec.DecodeError, RecursionError):
+        raise Undecidable("The edited arguments are not JSON.") from None
+    if not isinstance(wanted, dict):
+        raise Undecidable("The edited arguments are not a JSON object.")
+    try:
+        return msgspec.json.encode(
+            _restored(wanted, msgspec.json.decode(shown), msgspec.json.decode(original), "")
+        )
+    except RecursionError:
+        raise Undecidable("The edited arguments are nested too deeply.") from None
+
+
+def _restored(wanted: Any, shown: Any, original: Any, place: str) -> Any:
+    if isinstance(wanted, dict):
+        shown, original = _mapping(shown), _mapping(original)
+        for name in wanted:
+            _unmarked(name, place)
+        return {
+            name: _restored(value, shown.get(name), original.get(name), f"{place}.{name}")
+            for name, value in wanted.items()
+        }
+    if isinstance(wanted, list):
+        olds = [*zip(shown, original, strict=False)] if _lists(shown, original) else []
+        olds += [(None, None)] * (len(wanted) - len(olds))
+        return [
+            _restored(value, *old, f"{place}[{at}]")
+            for at, (value, old) in enumerate(zip(wanted, olds, strict=False))
+        ]
+    if wanted == shown and type(wanted) is type(shown):
+        return original
+    if isinstance(wanted, str):
+        _unmarked(wanted, place)
+    return wanted
+
+
+def _mapping(value: Any) -> Mapping[str, Any]:
+    return value if isinstance(value, Mapping) else {}
+
+
+def _lists(*values: Any) -> bool:
+    return all(isinstance(value, list) for value in values)
+
+
+def _unmarked(text: str, place: str) -> None:
+    if MARK in text:
+        where = place.removeprefix(".") or "the arguments"
+        raise Undecidable(
+            f"Part of {where} is withheld, so it can be left as it is or written anew, "
+            "but not changed around the withheld part."
+        )

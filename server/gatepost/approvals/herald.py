@@ -1,0 +1,94 @@
+"""Who hears of a change: whoever waits, the record of what happened, and the webhook."""
+
+from typing import Literal, Protocol
+
+import msgspec
+import structlog
+
+from gatepost.approvals.request import Approver, Grant, Request
+from gatepost.stores.api import Relay, StoreUnavailable
+
+log = structlog.get_logger("gatepost.approvals")
+
+TOPIC = "approvals"
+"""Of a tenant's relay; the message is the id of what changed."""
+
+What = Literal[
+    "requested",
+    "approved",
+    "rejected",
+    "expired",
+    "withdrawn",
+    "used",
+    "granted",
+    "grant_used",
+    "grant_revoked",
+]
+
+
+class Change(msgspec.Struct, frozen=True, kw_only=True):
+    """
+    Something that happened and is durable.
+
+    `approved` with a request that still waits is the first approval of two.
+    """
+
+    what: What
+    tenant: str
+    id: str
+    """Of the request or the grant."""
+    tool: str
+    by: Approver | None = None
+    request: Request | None = None
+    grant: Grant | None = None
+
+
+class Hears(Protocol):
+    """Takes a change; must not wait for anybody outside."""
+
+    async def __call__(self, change: Change) -> None:
+        """Hear of it; raises StoreUnavailable."""
+
+
+class Herald:
+    """Tells of each change once: the process that made it does."""
+
+    def __init__(self, relay: Relay, *hearers: Hears) -> None:
+        self._relay = relay
+        self.hearers = [*hearers]
+
+    async def request(self, what: What, request: Request, by: Approver | None = None) -> None:
+        """Tell what happened to a request."""
+        await self._tell(
+            Change(
+                what=what,
+                tenant=request.tenant,
+                id=request.id,
+                tool=request.tool,
+                by=by,
+                request=request,
+            )
+        )
+
+    async def grant(self, what: What, grant: Grant, by: Approver | None = None) -> None:
+        """Tell what happened to a grant."""
+        await self._tell(
+            Change(what=what, tenant=grant.tenant, id=grant.id, tool=grant.tool, by=by, grant=grant)
+        )
+
+    async def _tell(self, change: Change) -> None:
+        log.info(
+            f"approval_{change.what}", tenant=change.tenant, approval=change.id, tool=change.tool
+        )
+        try:
+            for hears in self.hearers:
+                await hears(change)
+        finally:
+            # Whoever waits goes on, whether or not somebody else could be told.
+            await self._wake(change.tenant, change.id)
+
+    async def _wake(self, tenant: str, changed: str) -> None:
+        try:
+            await self._relay.of(tenant).publish(TOPIC, changed.encode())
+        except StoreUnavailable:
+            log.warning("wake_up_not_sent")

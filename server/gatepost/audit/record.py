@@ -1,0 +1,140 @@
+"""What one record says, and what of it can be erased without breaking the chain."""
+
+import os
+from collections.abc import Mapping
+from hashlib import sha256
+from typing import Literal
+
+import msgspec
+
+from gatepost.stores.audit import Draft
+from gatepost_authz.caller import TenantContext
+
+Kind = Literal[
+    "call",
+    "refusal",
+    "approval",
+    "grant",
+    "cutoff",
+    "secret",
+    "signin",
+    "tenant_mismatch",
+    "shared_audience",
+    "tenant",
+    "erasure",
+    "retention",
+    "gap",
+    "break",
+]
+"""
+What a record is about. `erasure`, `retention`, `gap` and `break` are the trail's own: what was
+erased, what is gone because its time was over, what could not be written, and where the chain's end
+was not the one that this server had left.
+"""
+SALT_BYTES = 16
+LONGEST = 4_096
+"""Characters of any text but the arguments, which have a bound of their own."""
+
+_encode = msgspec.json.Encoder(order="sorted").encode
+_plain = msgspec.json.encode
+
+
+class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=False):
+    """
+    What the chain is made of, in this order behind the number; what is empty is left out.
+
+    Nothing here is a person's or a secret: that stands behind ``commitments``, each SHA-256 of the
+    salt and the value, in hexadecimal. All numbers are integers, so that every JSON library writes
+    them the same.
+    """
+
+    at: int
+    """When it ended, in milliseconds since the epoch."""
+    kind: str
+    tenant: str
+    tool: str = ""
+    """The tool's name; for anything else that is called, its declared name."""
+    offer: str = "tool"
+    """What was called: a tool, a document, a prompt or a skill."""
+    outcome: str = ""
+    """`success`, the kind of the failure or refusal, or what was decided."""
+    duration_us: int = 0
+    request_id: str = ""
+    retry: str = ""
+    """The kind of retry key that the call came with."""
+    replayed: bool = False
+    """The answer is the first call's: the tool did not run again."""
+    approval: str = ""
+    depth: int = 0
+    """How many calls of other tools led to this one."""
+    times: int = 1
+    """So many refusals that differ in nothing but their time."""
+    subject_kind: str = ""
+    """Whether a person called ("user") or a machine ("client")."""
+    shared_audience: bool = False
+    """The token named other audiences too, so that other servers may hold it."""
+    details: Mapping[str, str] = {}
+    commitments: Mapping[str, str] = {}
+
+
+class Person(msgspec.Struct, frozen=True, omit_defaults=True):
+    """Who somebody is: the value of `caller` and `about` in a side part, as JSON."""
+
+    issuer: str
+    subject: str
+    client: str = ""
+    name: str = ""
+
+
+Side = dict[str, tuple[str, str]]
+"""Salt (hexadecimal) and value, by field: what a record's commitments are of."""
+
+decode_body = msgspec.json.Decoder(Body).decode
+decode_side = msgspec.json.Decoder(Side).decode
+decode_person = msgspec.json.Decoder(Person).decode
+
+
+def person_of(caller: TenantContext) -> Person:
+    """The caller as a record names it."""
+    claims = caller.claims
+    name = claims.get("name") or claims.get("preferred_username") or claims.get("email") or ""
+    return Person(caller.issuer, caller.subject, caller.client_id or "", name)
+
+
+def draft(body: Body, private: Mapping[str, str], subject: str | None = None) -> Draft:
+    """The record of *body* and of the values that can be erased, which it commits to."""
+    side, commitments = {}, {}
+    salts = os.urandom(SALT_BYTES * len(private)).hex()
+    for at, (field, value) in enumerate(private.items()):
+        salt = salts[at * 2 * SALT_BYTES : (at + 1) * 2 * SALT_BYTES]
+        side[field] = (salt, value)
+        commitments[field] = commitment(salt, value)
+    if commitments:
+        body = msgspec.structs.replace(body, commitments=commitments)
+    return Draft(
+        b"," + _plain(body)[1:],
+        body.at,
+        body.kind,
+        body.tool,
+        body.outcome,
+        subject,
+        _plain(side).decode() if side else None,
+    )
+
+
+def commitment(salt: str, value: str) -> str:
+    """What a body says of a value; raises ValueError for what is no salt."""
+    return sha256(bytes.fromhex(salt) + value.encode()).hexdigest()
+
+
+def encode(value: object) -> str:
+    """JSON with members in the order of their names."""
+    return _encode(value).decode()
+
+
+def text(value: str, most: int = LONGEST) -> str:
+    """A text that every database and every JSON library takes, and not too long."""
+    cut = value if len(value) <= most else f"{value[:most]}…"
+    if cut.isascii() and "\0" not in cut:
+        return cut
+    return cut.replace("\0", "\\0").encode("utf-8", "backslashreplace").decode()

@@ -1,0 +1,121 @@
+"""The record of what happened, in this process's memory."""
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from itertools import islice
+
+import msgspec
+
+from gatepost.stores.audit import (
+    Batch,
+    Checkpoint,
+    Count,
+    Draft,
+    Head,
+    Link,
+    Question,
+    Row,
+    Sign,
+)
+
+
+class MemoryTrail:
+    """See `TenantTrail`."""
+
+    def __init__(self, tenant: str) -> None:
+        self.tenant = tenant
+        self.end: Head | None = None
+        self.held: dict[int, Row] = {}
+        self.signed: dict[int, Checkpoint] = {}
+
+    async def head(self) -> Head | None:
+        """See `TenantTrail`."""
+        return self.end
+
+    async def rows(self, after: int, limit: int) -> list[Row]:
+        """See `TenantTrail`."""
+        behind = (self.held[number] for number in sorted(self.held) if number > after)
+        return [*islice(behind, limit)]
+
+    async def find(self, question: Question) -> list[Row]:
+        """See `TenantTrail`."""
+        newest = (self.held[number] for number in sorted(self.held, reverse=True))
+        return [*islice((row for row in newest if _answers(row, question)), question.limit)]
+
+    async def count(self, since: int, slice_ms: int) -> list[Count]:
+        """See `TenantTrail`."""
+        found = Counter(
+            (row.at // slice_ms * slice_ms, row.kind, row.tool, row.outcome)
+            for row in self.held.values()
+            if row.at >= since
+        )
+        return [Count(*key, found[key]) for key in sorted(found)]
+
+    async def checkpoints(self) -> list[Checkpoint]:
+        """See `TenantTrail`."""
+        return [self.signed[number] for number in sorted(self.signed)]
+
+    async def check(self, sign: Sign) -> Checkpoint | None:
+        """See `TenantTrail`."""
+        if self.end is None:
+            return None
+        checkpoint, self.end = sign(self.end)
+        self.signed[checkpoint.number] = checkpoint
+        return checkpoint
+
+    async def erase(self, numbers: Sequence[int], drafts: Sequence[Draft], link: Link) -> None:
+        """See `TenantTrail`."""
+        for number in numbers:
+            self.held[number] = msgspec.structs.replace(self.held[number], side=None, subject=None)
+        self.add(drafts, link)
+
+    async def prune(self, through: int, drafts: Sequence[Draft], link: Link) -> None:
+        """See `TenantTrail`."""
+        if self.end is None or through not in self.signed:
+            raise LookupError(through)
+        self.held = {number: row for number, row in self.held.items() if number > through}
+        self.signed = {number: one for number, one in self.signed.items() if number >= through}
+        self.add(drafts, link)
+
+    def add(self, drafts: Sequence[Draft], link: Link) -> list[Row]:
+        """Add records to the chain."""
+        rows, self.end = link(self.tenant, self.end, drafts)
+        self.held |= {row.number: row for row in rows}
+        return rows
+
+
+class MemoryScribe:
+    """See `Scribe`."""
+
+    def __init__(self, trail_of: Callable[[str], MemoryTrail]) -> None:
+        self._trail_of = trail_of
+        self._trails: dict[str, MemoryTrail] = {}
+
+    async def write(self, make: Callable[[], Batch], link: Link) -> dict[str, list[Row]]:
+        """See `Scribe`."""
+        batch: Mapping[str, Sequence[Draft]] = make()
+        written = {}
+        for tenant, drafts in batch.items():
+            trail = self._trails[tenant] = self._trail_of(tenant)
+            written[tenant] = trail.add(drafts, link)
+        return written
+
+    async def heads(self) -> list[Head]:
+        """See `Scribe`."""
+        return [trail.end for trail in self._trails.values() if trail.end is not None]
+
+
+def _answers(row: Row, question: Question) -> bool:
+    if question.text is not None:
+        wanted = msgspec.json.encode(question.text)[1:-1].decode().lower()
+        if wanted not in row.body.lower() and wanted not in (row.side or "").lower():
+            return False
+    return (
+        question.tool in (None, row.tool)
+        and question.subject in (None, row.subject)
+        and question.outcome in (None, row.outcome)
+        and question.kind in (None, row.kind)
+        and (question.since is None or row.at >= question.since)
+        and (question.until is None or row.at < question.until)
+        and (question.before is None or row.number < question.before)
+    )
