@@ -171,8 +171,7 @@ class Guard(msgspec.Struct, weakref=True):
     said: dict[str, Said] = {}
     written: list[tuple[str, str]] | None = None
     """What this call's caller wrote itself; found out once."""
-    clock: Clock | None = None
-    """That of a call within another, whose client has the outer one's."""
+    clock: Clock | None = None  # of a call within another; its client has the outer one's
     own: tuple[Redactor, Redactor] | None = None
     """The tenant's redactor, and the same with what this call's caller wrote itself."""
     remarks: dict[str, str] | None = None
@@ -314,8 +313,7 @@ class Guard(msgspec.Struct, weakref=True):
         self, requests: Mapping[str, InputRequest]
     ) -> Mapping[str, Mapping[str, Any]]:
         """See `Client`."""
-        redactor = self.now()
-        clean = {key: _question(request, redactor) for key, request in requests.items()}
+        clean = {key: _question(request, self.now()) for key, request in requests.items()}
         with nullcontext() if self.clock is None else self.clock.held():
             return await self.client.request(clean)
 
