@@ -126,29 +126,8 @@ class Services:
         registry = Registry(
             toolbox.offers, obtainable=None if obtainable is None else frozenset(obtainable)
         )
-        policy = Policy(
-            tenancy=Tenancy(config.creates_tenants, known_tenants(config)),
-            implications=Implications(config.scopes.implied),
-            development=config.development,
-            admit=self.cutoffs.admit,
-        )
-        verifier: TokenVerifier = JwtVerifier(
-            lambda: issuers, self.keys, self.decisions, policy=policy
-        )
-        if any(asks(trusted) for trusted in issuers.issuers):
-            introspectors = self._introspectors_for(config)
-            opaque = IntrospectionVerifier(lambda: issuers, introspectors, policy=policy)
-            self._opaque = opaque
-            verifier = Verifiers([verifier, opaque])
-        runner = Runner(
-            registry,
-            context_for=self.context_for,
-            stages=self._stages(config),
-            timeout_s=config.tools.timeout_s,
-            max_result_bytes=config.tools.max_result_bytes,
-            redaction=self.redaction,
-            recorder=self.journal if config.audit.enabled else None,
-        )
+        verifier = self._verifier_for(config, issuers)
+        runner = self._runner_for(config, registry)
         self.journal.apply(config.audit)
         self.outbound.apply(config.network)
         self.lending = Lending(
@@ -171,6 +150,34 @@ class Services:
         self.keeper.is_out = lambda caller: is_outcast(caller) or self.cutoffs.is_cut(caller)
         self.keeper.end(self.keeper.is_out)
         self.tenants_apart = TENANT in config.resource
+
+    def _verifier_for(self, config: Config, issuers: IssuerRegistry) -> TokenVerifier:
+        """Who says whose a token is."""
+        policy = Policy(
+            tenancy=Tenancy(config.creates_tenants, known_tenants(config)),
+            implications=Implications(config.scopes.implied),
+            development=config.development,
+            admit=self.cutoffs.admit,
+        )
+        signed = JwtVerifier(lambda: issuers, self.keys, self.decisions, policy=policy)
+        if not any(asks(trusted) for trusted in issuers.issuers):
+            return signed
+        introspectors = self._introspectors_for(config)
+        opaque = IntrospectionVerifier(lambda: issuers, introspectors, policy=policy)
+        self._opaque = opaque
+        return Verifiers([signed, opaque])
+
+    def _runner_for(self, config: Config, registry: Registry) -> Runner:
+        """What every call of these tools goes through."""
+        return Runner(
+            registry,
+            context_for=self.context_for,
+            stages=self._stages(config),
+            timeout_s=config.tools.timeout_s,
+            max_result_bytes=config.tools.max_result_bytes,
+            redaction=self.redaction,
+            recorder=self.journal if config.audit.enabled else None,
+        )
 
     def _stages(self, config: Config) -> list[Stage]:
         """What happens around a call, outermost first."""

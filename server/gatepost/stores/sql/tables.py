@@ -202,6 +202,8 @@ CUTOFFS = Table(
     Column("reason", Exact, nullable=False),
     Column("expires_at", Double),
     Index(None, "expires_at"),
+)
+
 AUDIT_RECORDS = Table(
     "audit_records",
     METADATA,
