@@ -9,6 +9,14 @@ from pathlib import Path
 import msgspec
 
 from gatepost import storage
+from gatepost.approvals.desk import Desk
+from gatepost.approvals.expiry import expiring
+from gatepost.approvals.herald import Herald
+from gatepost.approvals.minutes import Minutes
+from gatepost.approvals.page import page_of
+from gatepost.approvals.policy import plan_of
+from gatepost.approvals.stage import Approval
+from gatepost.approvals.webhook import Webhook, key_of
 from gatepost.audit.journal import Journal
 from gatepost.changes import Feed, TenantChanges
 from gatepost.config.own import own_secrets
@@ -50,6 +58,8 @@ from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.verifier import JwtVerifier, TokenVerifier, Verifiers
 
+NO_TENANT = ""
+"""Whose connections the server's own requests use; no tenant has this id."""
 SETTLE_S = 1.0
 """How long all processes may take to take up a configuration before clients hear of it."""
 
@@ -109,6 +119,9 @@ class Services:
             clean=self.redaction.clean,
         )
         self.register = Register(records, relay)
+        self.webhook = Webhook(lambda: self.outbound.of(NO_TENANT))
+        herald = Herald(relay, Minutes(self.journal), self.webhook)
+        self.approvals = Desk(records, keyring, self.redaction, herald)
         self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
         self.cutoffs = CutOffs(records, relay, ended=self._cut_off)
         self.underway = Underway()
@@ -172,15 +185,16 @@ class Services:
         return Runner(
             registry,
             context_for=self.context_for,
-            stages=self._stages(config),
+            stages=self._stages(config, registry),
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
             redaction=self.redaction,
             recorder=self.journal if config.audit.enabled else None,
         )
 
-    def _stages(self, config: Config) -> list[Stage]:
+    def _stages(self, config: Config, registry: Registry) -> list[Stage]:
         """What happens around a call, outermost first."""
+        self._take_up_approvals(config, registry)
         settings, rate, burst = config.tools, config.limits.requests_per_second, config.limits.burst
         spend = self.buckets.spend
         stages: list[Stage] = [
@@ -202,9 +216,32 @@ class Services:
                     spend_here=spend,
                 )
             )
+        if self.approvals.plan:
+            stages.append(
+                Approval(
+                    self.approvals,
+                    self.runs,
+                    self.relay,
+                    redaction=self.redaction,
+                    timeout_s=settings.timeout_s,
+                    max_result_bytes=settings.max_result_bytes,
+                    page=page_of(config.resource),
+                    is_cut=self.cutoffs.is_cut,
+                )
+            )
         if config.log.level == "debug":
             stages.insert(0, Debug())
         return stages
+
+    def _take_up_approvals(self, config: Config, registry: Registry) -> None:
+        """Which calls need a person from now on, and who is told of it."""
+        settings = config.approvals
+        plan = plan_of(settings, registry.tools.values())
+        self.approvals.apply(settings, plan, registry.tools)
+        if (hook := settings.webhook).url:
+            self.webhook.apply(hook.url, key_of(resolve(hook.secret)), page_of(config.resource))
+        else:
+            self.webhook.apply("", b"", page_of(config.resource))
 
     def _tell_streams(self, before: Config, after: Config, registry: Registry) -> None:
         """Whoever is connected hears of the lists that change, or loses its stream with its due."""
@@ -286,6 +323,7 @@ class Services:
     async def aclose(self) -> None:
         """Close what was made here, the log last, so that it has the last requests."""
         await self.keeper.aclose()
+        await self.webhook.aclose()
         await self.runs.aclose()  # before the rest, which what still runs uses
         await self.journal.aclose()
         for introspectors in self._introspectors:
@@ -316,6 +354,7 @@ async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIte
         services.keeper.start()
         await closing.enter_async_context(storage.sweeping(records))
         await closing.enter_async_context(services.secrets.watching())
+        await closing.enter_async_context(expiring(services.approvals))
         yield services
 
 

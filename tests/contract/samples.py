@@ -3,6 +3,7 @@
 from typing import Any
 
 from gatepost.stores.api import Claim, TaskRecord
+from gatepost.stores.approvals import ApprovalRecord, GrantRecord
 
 HOUR = 3600.0
 
@@ -34,6 +35,48 @@ def claim(**settings: Any) -> Claim:
             "holder": "h1",
             "leased_until": 1_030.0,
             "expires_at": 1_000.0 + HOUR,
+            **settings,
+        }
+    )
+
+
+def approval(**settings: Any) -> ApprovalRecord:
+    """A request that waits."""
+    return ApprovalRecord(
+        **{
+            "id": "a1",
+            "meets": b"b1",
+            "state": "waiting",
+            "tool": "pay",
+            "issuer": "https://id.example.com",
+            "subject": "alice",
+            "subject_kind": "user",
+            "client_id": "claude",
+            "created_at": 1_000.25,
+            "until": 1_300.25,
+            "changed_at": 1_000.25,
+            "expires_at": 1_000.25 + HOUR,
+            "details": b"\x00{}",
+            "sealed": "k.x",
+            **settings,
+        }
+    )
+
+
+def grant(**settings: Any) -> GrantRecord:
+    """A grant of three calls."""
+    return GrantRecord(
+        **{
+            "id": "g1",
+            "tool": "pay",
+            "issuer": "https://id.example.com",
+            "subject": "alice",
+            "subject_kind": "user",
+            "client_id": None,
+            "remaining": 3,
+            "created_at": 1_000.25,
+            "expires_at": 1_000.25 + HOUR,
+            "details": b"\x00{}",
             **settings,
         }
     )

@@ -7,7 +7,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gatepost.config import places, programs, stdio, storage
+from gatepost.config import approvals, places, programs, stdio, storage
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing, KeyRingError
@@ -52,6 +52,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
             yield Problem("config.E060", fault.message, fault.hint, setting=setting)
     yield from stdio.problems(config)
     yield from _tools(config, toolbox)
+    yield from approvals.problems(config, toolbox)
     yield from _numbers(config)
 
 

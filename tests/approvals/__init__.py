@@ -1,0 +1,1 @@
+"""People decide about calls: the policy, the desk, the stage and the front door."""
