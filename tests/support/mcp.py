@@ -4,7 +4,7 @@ import asyncio
 import base64
 import hmac
 import json
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -23,7 +23,7 @@ from gatepost.stores.api import Records, Relay
 from gatepost.stores.memory.records import MemoryRecords
 from gatepost.stores.memory.relay import MemoryRelay
 from gatepost.streams import Streams
-from gatepost.tools.api import Call, CallContext, Offer, Tool
+from gatepost.tools.api import Call, CallContext, Offer
 from gatepost.tools.kit import Kit
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner, Stage
@@ -143,7 +143,7 @@ class Client:
         terms: Terms = DEFAULT_TERMS,
         kit: Kit | None = None,
         stages: Sequence[Stage] = (),
-        may_ask: Callable[[Tool], bool] = lambda tool: False,
+        asking: Collection[str] = (),
     ) -> None:
         self.kit = kit
         self.clock = Clock()
@@ -175,7 +175,7 @@ class Client:
             streams=self.streams,
             keeper=self.keeper,
             register=Register(self.records, self.relay, clock=self.clock),
-            may_ask=may_ask,
+            asking=asking,
         )
         self.endpoint = Endpoint(
             self.server,

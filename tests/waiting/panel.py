@@ -6,7 +6,7 @@ from typing import Any, Literal, TypeVar
 
 from gatepost import CallContext, Pack
 from gatepost.stores.api import StoreUnavailable
-from gatepost.tools.api import Call, Failure, Offer, Outcome, Tool
+from gatepost.tools.api import Call, Failure, Offer, Outcome
 from gatepost.tools.runner import Next
 
 T = TypeVar("T")
@@ -101,23 +101,21 @@ class Request:
 
 def house_of(panel: "Panel", make: Callable[..., T], **more: Any) -> T:
     """What *make* makes of the tools and the panel."""
-    return make(pack.tools.values(), stages=[panel], may_ask=panel.may_ask, **more)
+    return make(pack.tools.values(), stages=[panel], asking=panel.asks, **more)
 
 
 class Panel:
     """Decides about payments; the same call meets the same request until that is decided."""
+
+    asks = frozenset({"pay", "pay_slowly"})
 
     def __init__(self, *, url: str = PAGE) -> None:
         self.url = url
         self.requests: dict[bytes, Request] = {}
         self._came = asyncio.Event()
 
-    @staticmethod
-    def may_ask(tool: Tool) -> bool:
-        return tool.name in {"pay", "pay_slowly"}
-
     async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
-        if not isinstance(offer, Tool) or not self.may_ask(offer):
+        if offer.name not in self.asks:
             return await proceed(call, offer, arguments)
         request = self.requests.setdefault(call.arguments, Request(self.url))
         self._came.set()

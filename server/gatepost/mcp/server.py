@@ -1,6 +1,6 @@
 """What every method answers from, and the request it answers."""
 
-from collections.abc import Callable
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -70,7 +70,7 @@ class Server:
         register: Register,
         underway: Underway | None = None,
         page_size: int = PAGE_SIZE,
-        may_ask: Callable[[Tool], bool] = lambda tool: False,
+        asking: Collection[str] = (),
     ) -> None:
         self.runner = runner
         self.registry = registry
@@ -78,7 +78,7 @@ class Server:
         self.keyring = keyring
         self.feed = feed
         self.streams = streams
-        self.asking = frozenset(name for name, tool in registry.tools.items() if may_ask(tool))
+        self.asking = frozenset(asking)
         """The tools whose calls may have to wait until a person has decided."""
         lasting = frozenset(name for name, tool in registry.tools.items() if may_last(tool))
         self.lengthy = lasting | self.asking
