@@ -29,6 +29,7 @@ COMMANDS = {
         "gatepost.commands.migrate:migrate", "Bring the database to what this version needs."
     ),
     "secrets": Row("gatepost.commands.secrets:secrets", "Set, list and delete tenants' secrets."),
+    "audit": Row("gatepost.commands.audit:audit", "Verify, export and anchor the record."),
     "keyring": Row("gatepost.commands.keyring:keyring", "Make and rotate the key ring."),
     "scripts": Row("gatepost.commands.scripts:scripts", "List, approve and revoke scripts."),
 }

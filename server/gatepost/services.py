@@ -18,6 +18,7 @@ from gatepost.approvals.policy import plan_of
 from gatepost.approvals.stage import Approval
 from gatepost.approvals.webhook import Webhook, key_of
 from gatepost.audit.journal import Journal
+from gatepost.audit.keeping import Keeping
 from gatepost.changes import Feed, TenantChanges
 from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
@@ -349,6 +350,9 @@ async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIte
         closing.push_async_callback(records.aclose)
         closing.push_async_callback(relay.aclose)
         services = Services(config, toolbox, keyring, records=records, relay=relay)
+        keeping = Keeping(records, keyring, services.journal)
+        # Around the closing of the services: what ends there is on record before it is signed.
+        await closing.enter_async_context(keeping.running())
         closing.push_async_callback(services.aclose)
         await closing.enter_async_context(services.cutoffs.watching())
         services.keeper.start()
