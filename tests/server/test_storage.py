@@ -271,7 +271,9 @@ def test_migrate_says_what_it_did(postgres: str, tmp_path: Path) -> None:
     again = command(tmp_path, "migrate", database=postgres)
 
     assert behind.process.returncode == 1
-    assert "revision none and this Gatepost needs {REVISION}: run `gatepost migrate`" in behind.output
+    assert (
+        "revision none and this Gatepost needs {REVISION}: run `gatepost migrate`" in behind.output
+    )
     assert moved.process.returncode == 0
     assert moved.stdout.splitlines() == [
         "0001: Tasks, retry keys and sessions.",
