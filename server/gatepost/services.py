@@ -17,8 +17,10 @@ from gatepost.approvals.page import page_of
 from gatepost.approvals.policy import plan_of
 from gatepost.approvals.stage import Approval
 from gatepost.approvals.webhook import Webhook, key_of
+from gatepost.audit.erasure import Erasure
 from gatepost.audit.journal import Journal
 from gatepost.audit.keeping import Keeping
+from gatepost.audit.trail import Trail
 from gatepost.changes import Feed, TenantChanges
 from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
@@ -115,6 +117,8 @@ class Services:
         # Alone, it counts by itself: the way through a relay costs more than counting.
         self.limits = Limits(relay if config.storage.shared else None)
         self.journal = Journal(records, keyring, self.redaction, config.audit)
+        self.trail = Trail(records)
+        self.erasure = Erasure(records, keyring)
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(
             config.log.format,

@@ -7,7 +7,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gatepost.config import approvals, dashboard, limits, places, programs, stdio, storage
+from gatepost.config import approvals, audit, dashboard, limits, places, programs, stdio, storage
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing, KeyRingError
@@ -56,6 +56,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from approvals.problems(config, toolbox)
     yield from _numbers(config)
     yield from limits.problems(config, toolbox)
+    yield from audit.problems(config)
 
 
 def _resource(config: Config) -> Iterator[Problem]:
