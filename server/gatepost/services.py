@@ -12,11 +12,13 @@ from gatepost import storage
 from gatepost.approvals.desk import Desk
 from gatepost.approvals.expiry import expiring
 from gatepost.approvals.herald import Herald
+from gatepost.approvals.minutes import Minutes
 from gatepost.approvals.page import page_of
 from gatepost.approvals.policy import plan_of
 from gatepost.approvals.stage import Approval
 from gatepost.approvals.webhook import Webhook, key_of
 from gatepost.audit.journal import Journal
+from gatepost.audit.keeping import Keeping
 from gatepost.changes import Feed, TenantChanges
 from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
@@ -119,7 +121,8 @@ class Services:
         )
         self.register = Register(records, relay)
         self.webhook = Webhook(lambda: self.outbound.of(NO_TENANT))
-        self.approvals = Desk(records, keyring, self.redaction, Herald(relay, self.webhook))
+        herald = Herald(relay, Minutes(self.journal), self.webhook)
+        self.approvals = Desk(records, keyring, self.redaction, herald)
         self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
         self.cutoffs = CutOffs(records, relay, ended=self._cut_off)
         self.underway = Underway()
@@ -346,6 +349,9 @@ async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIte
         closing.push_async_callback(records.aclose)
         closing.push_async_callback(relay.aclose)
         services = Services(config, toolbox, keyring, records=records, relay=relay)
+        keeping = Keeping(records, keyring, services.journal)
+        # Around the closing of the services: what ends there is on record before it is signed.
+        await closing.enter_async_context(keeping.running())
         closing.push_async_callback(services.aclose)
         await closing.enter_async_context(services.cutoffs.watching())
         services.keeper.start()

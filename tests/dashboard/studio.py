@@ -20,7 +20,7 @@ from tests.dashboard.site import Site, site
 
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-CLI_SECRET = "the-secret-of-this-test-run"  # noqa: S105 - of an issuer that lives for this test
+CLI_SECRET = "the-secret-of-this-test-run"
 USERS = (
     User(username="alice", name="Alice Archer", tenant="acme", roles=("approver", "admin")),
     User(username="dave", name="Dave Dunn", tenant="acme", roles=("approver",)),
@@ -30,9 +30,7 @@ USERS = (
 )
 SCOPES = "billing:read billing:write files:read files:write"
 RULES = (
-    ApprovalRule(
-        tools=("send_invoice",), reason="Invoices leave the house in the company's name."
-    ),
+    ApprovalRule(tools=("send_invoice",), reason="Invoices leave the house in the company's name."),
     ApprovalRule(tools=("refund",), reason="Money leaves the house."),
     ApprovalRule(
         tools=("refund",),
@@ -112,7 +110,7 @@ def studio(root: Path) -> Iterator[Studio]:
         change=lambda config: settings(config, root),
         users=USERS,
         cli_secret=CLI_SECRET,
-        scopes=tuple([*SCOPES.split(), "billing:close"]),
+        scopes=(*SCOPES.split(), "billing:close"),
     )
     with opened as running:
         yield Studio(running)
@@ -159,9 +157,7 @@ class Visitor:
 
 
 @contextmanager
-def visiting(
-    studio: Studio, browser: Browser, name: str = "", **context: Any
-) -> Iterator[Visitor]:
+def visiting(studio: Studio, browser: Browser, name: str = "", **context: Any) -> Iterator[Visitor]:
     """A browser of its own, with that person signed in; it ends without complaints."""
     opened = browser.new_context(**context)
     opened.set_default_timeout(8_000)

@@ -14,7 +14,11 @@ def claims_of(walk: Walk, token: str) -> dict[str, object]:
 
 @pytest.mark.parametrize(
     ("user", "tenant", "roles"),
-    [("alice", "acme", ["approver", "admin"]), ("dave", "acme", None), ("bob", "globex", None)],
+    [
+        ("alice", "acme", ["approver", "admin"]),
+        ("dave", "acme", ["approver"]),
+        ("bob", "globex", None),
+    ],
 )
 async def test_a_token_says_who_signed_in_and_for_what(
     walk: Walk, user: str, tenant: str, roles: list[str] | None

@@ -23,7 +23,7 @@ async def test_the_sign_in_page_offers_the_three_users(walk: Walk) -> None:
     assert "Test client" in page.text
     assert page.text.count(">acme<") == 2
     assert page.text.count(">globex<") == 1
-    assert page.text.count(">approver<") == 1
+    assert page.text.count(">approver<") == 2
 
 
 async def test_the_consent_page_shows_what_a_person_needs_to_decide(walk: Walk) -> None:

@@ -5,6 +5,7 @@ import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
 
+import structlog
 from msgspec.structs import replace
 
 from gatepost.approvals.condition import subject_of
@@ -16,11 +17,13 @@ from gatepost.approvals.standing import Standing
 from gatepost.guard.ending import UNKNOWN
 from gatepost.guard.once import DAY_S, Runs, only_reads
 from gatepost.guard.run import INVITING, Terms, Work
-from gatepost.stores.api import Relay
+from gatepost.stores.api import Relay, StoreUnavailable
 from gatepost.tools.api import Call, Failure, Offer, Outcome, Tool, ToolFailure
 from gatepost.tools.redaction import Guard, Redaction
 from gatepost.tools.runner import EXPIRED, GRACE_S, Next
 from gatepost_authz.caller import TenantContext
+
+log = structlog.get_logger("gatepost.approvals")
 
 MARGIN_S = 60.0
 
@@ -153,7 +156,11 @@ class Approval:
         )
         outcome = await self._runs.join(work, terms_of(request.id))
         if not _open_still(outcome):
-            await self._close(case)
+            try:
+                await self._close(case)
+            except StoreUnavailable:
+                # What is done is done, and the claim keeps it from being done again.
+                log.warning("approval_not_closed", approval=request.id)
         return outcome if request.edited is None else _telling(outcome, request.edited)
 
     def _edited(self, case: Case) -> bytes:

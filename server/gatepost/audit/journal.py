@@ -2,11 +2,12 @@
 
 import asyncio
 import time
-from collections import Counter
+from collections import Counter, deque
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Protocol
 
+import msgspec
 import structlog
 
 from gatepost.audit.chain import Linker
@@ -14,10 +15,10 @@ from gatepost.audit.entry import Entry, drafts_of, reason_of
 from gatepost.audit.record import Body, Kind, Person, draft, encode, person_of, text
 from gatepost.audit.settings import AuditSettings
 from gatepost.keyring import KeyRing
+from gatepost.pledge import Broken, Pledge
 from gatepost.stores.api import Records, StoreUnavailable
 from gatepost.stores.audit import Draft, Question, Row
 from gatepost.tools.api import Call, Failure
-from gatepost.tools.record import NotRecorded
 from gatepost.tools.redaction import Guard, Redaction
 from gatepost_authz.caller import TenantContext
 
@@ -31,8 +32,14 @@ CLOSING_S = 5.0
 
 log = structlog.get_logger("gatepost.audit")
 
-Waiting = tuple[Entry, "asyncio.Future[None] | None"]
-"""What is to be written, and who waits for that."""
+
+class Group(msgspec.Struct, gc=False):
+    """What is to be written in one transaction, and what those wait for who wait for that."""
+
+    entries: list[Entry]
+    pledge: Pledge
+    late: bool = False
+    """Whether it failed once: those who waited know, and it may be there all the same."""
 
 
 class Listener(Protocol):
@@ -46,7 +53,7 @@ class Journal:
     """
     One process's way to the record.
 
-    A call costs a tuple and a future; what its record says is made, redacted, hashed and written
+    A call costs a tuple; what its record says is made, redacted, hashed and written
     for many calls at once (group commit), in another thread where the store has one. While the
     database does not answer nothing is forgotten: records wait, and calls are refused or go on as
     `audit.on_failure` says.
@@ -67,8 +74,8 @@ class Journal:
         """Records since the start."""
         self._records, self._redaction, self._clock = records, redaction, clock
         self._linker = Linker(keyring)
-        self._waiting: list[Waiting] = []
-        self._late = 0
+        self._group = Group([], Pledge())
+        self._waiting: deque[Group] = deque()
         self._lost: Counter[str] = Counter()
         self._armed = False
         self._closing = False
@@ -84,16 +91,25 @@ class Journal:
 
     def ended(
         self, call: Call, began: float, guards: list[Guard], ending: Failure | BaseException | None
-    ) -> "asyncio.Future[None]":
+    ) -> Pledge:
         """See `Recorder`."""
         reason = reason_of(ending) if isinstance(ending, BaseException) else ending
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(((call, began, perf_counter(), guards, reason), future))
+        pledge = self._take((call, began, perf_counter(), guards, reason))
         if not self._armed:
             self._armed = True
-            loop.call_later(self._batch_s, self._begin)
-        return future
+            asyncio.get_running_loop().call_later(self._batch_s, self._begin)
+        return pledge
+
+    def _take(self, entry: Entry) -> Pledge:
+        group = self._group
+        group.entries.append(entry)
+        if len(group.entries) >= MOST_AT_ONCE:
+            self._close_group()
+        return group.pledge
+
+    def _close_group(self) -> None:
+        self._waiting.append(self._group)
+        self._group = Group([], Pledge())
 
     async def note(  # noqa: PLR0913  # each of them is a field of the record
         self,
@@ -136,14 +152,12 @@ class Journal:
             shared_audience=caller.shared_audience if caller else False,
             details={name: text(clean(value)) for name, value in (details or {}).items()},
         )
-        future = asyncio.get_running_loop().create_future()
-        one = draft(body, side, text(caller.subject) if caller else None)
-        self._waiting.append(((tenant, one), future))
+        pledge = self._take((tenant, draft(body, side, text(caller.subject) if caller else None)))
         if not self._armed:
             self._begin()
         try:
-            await future
-        except NotRecorded as failure:
+            await pledge
+        except Broken as failure:
             raise StoreUnavailable(str(failure)) from None
 
     # What was told is written here.
@@ -154,27 +168,28 @@ class Journal:
             self._writing = asyncio.get_running_loop().create_task(self._write())
 
     async def _write(self) -> None:
-        while self._waiting:
-            batch, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
+        while self._waiting or self._group.entries:
+            if not self._waiting:
+                self._close_group()
+            group = self._waiting[0]
             made: dict[str, list[Draft]] = {}
             try:
-                await self._commit([entry for entry, _ in batch], made)
+                await self._commit(group, made)
             except StoreUnavailable as outage:
-                await self._failed(batch, made, outage)
+                await self._failed(group, made, outage)
                 if self._closing:
                     break
                 await asyncio.sleep(RETRY_S)
                 continue
+            self._waiting.popleft()
             self.refusing = False
-            for _, future in batch:
-                if future is not None and not future.done():
-                    future.set_result(None)
+            if not group.late:
+                group.pledge.keep()
         self._armed = False
 
-    async def _commit(self, entries: list[Entry], made: dict[str, list[Draft]]) -> None:
+    async def _commit(self, group: Group, made: dict[str, list[Draft]]) -> None:
         """Write the entries; *made* holds the drafts that they have become."""
-        if self._late:
-            entries = await self._missing(entries)
+        entries = await self._missing(group.entries) if group.late else group.entries
         now, settings, lost = (self._clock(), perf_counter()), self.settings, self._lost
 
         def make() -> dict[str, list[Draft]]:
@@ -189,7 +204,6 @@ class Journal:
             raise
         self._linker.keep()
         self._lost = Counter()
-        self._late = max(self._late - len(entries), 0)
         for tenant, rows in written.items():
             self.written += len(rows)
             for listener in self.listeners:
@@ -211,43 +225,51 @@ class Journal:
         ]
 
     async def _failed(
-        self, batch: list[Waiting], made: dict[str, list[Draft]], outage: StoreUnavailable
+        self, group: Group, made: dict[str, list[Draft]], outage: StoreUnavailable
     ) -> None:
         """Keep the records for later, and tell who waits for them."""
         refuses = self.settings.on_failure == "refuse"
         self.refusing = refuses
-        log.error("audit_not_written", records=len(batch), reason=str(outage), refusing=refuses)
-        for _, future in batch:
-            if future is None or future.done():
-                continue
-            if refuses:
-                future.set_exception(NotRecorded(str(outage)))
-                future.exception()  # whoever has left does not ask for it
-            else:
-                future.set_result(None)
+        entries = group.entries
+        log.error("audit_not_written", records=len(entries), reason=str(outage), refusing=refuses)
+        if group.late:
+            return
+        group.late = True
+        if refuses:
+            group.pledge.give_up(str(outage))
+        else:
+            group.pledge.keep()
         if not made:
             now, settings = (self._clock(), perf_counter()), self.settings
-            entries = [entry for entry, _ in batch]
             made = await asyncio.to_thread(drafts_of, entries, now, settings)
-        late: list[Waiting] = [((name, one), None) for name, some in made.items() for one in some]
-        room = max(MOST_WAITING - len(self._waiting), 0)
-        for (tenant, _), _ in late[room:]:  # type: ignore[misc]  # all are pairs
-            self._lost[tenant] += 1
-        if lost := len(late) - len(late[:room]):
-            log.error("audit_records_lost", records=lost)
-        self._late += len(late[:room])
-        self._waiting = [*late[:room], *self._waiting]
+        group.entries = [(name, one) for name, some in made.items() for one in some]
+        self._drop()
+
+    def _drop(self) -> None:
+        """Of what waits for a database that does not answer, keep what there is room for."""
+        while self._held() > MOST_WAITING and len(self._waiting) > 1:
+            # The newest of them: what happened first is written first.
+            group = self._waiting.pop()
+            for entry in group.entries:
+                tenant = entry[0] if isinstance(entry[0], str) else entry[0].caller.tenant_id
+                self._lost[tenant] += 1
+            log.error("audit_records_lost", records=len(group.entries))
+            if not group.late:
+                group.pledge.give_up("too many records wait")
+
+    def _held(self) -> int:
+        return len(self._group.entries) + sum(len(group.entries) for group in self._waiting)
 
     async def aclose(self) -> None:
         """Write what is left, for a while."""
         self._closing = True
-        if self._waiting and (self._writing is None or self._writing.done()):
+        if self._held() and (self._writing is None or self._writing.done()):
             self._begin()
         if self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing], timeout=CLOSING_S)
             self._writing.cancel()
-        if self._waiting:
-            log.error("audit_records_lost", records=len(self._waiting))
+        if left := self._held():
+            log.error("audit_records_lost", records=left)
 
 
 def _gap(tenant: str, lost: int, now: float) -> Draft:

@@ -7,7 +7,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gatepost.config import approvals, places, programs, stdio, storage
+from gatepost.config import approvals, dashboard, places, programs, stdio, storage
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing, KeyRingError
@@ -51,6 +51,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
             setting = f"packs.{name}.{fault.setting}"
             yield Problem("config.E060", fault.message, fault.hint, setting=setting)
     yield from stdio.problems(config)
+    yield from dashboard.problems(config)
     yield from _tools(config, toolbox)
     yield from approvals.problems(config, toolbox)
     yield from _numbers(config)
@@ -261,6 +262,8 @@ def _numbers(config: Config) -> Iterator[Problem]:
         "tasks.poll_interval_s": tasks.poll_interval_s,
         "tasks.max_per_caller": tasks.max_per_caller,
         "tasks.lease_s": tasks.lease_s,
+        "dashboard.session_s": config.dashboard.session_s,
+        "dashboard.idle_s": config.dashboard.idle_s,
         "mcp.page_size": config.mcp.page_size,
         "limits.burst": limits.burst,
         "limits.max_body_bytes": limits.max_body_bytes,

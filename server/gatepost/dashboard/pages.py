@@ -1,6 +1,8 @@
 """The pages there are."""
 
+from gatepost.audit.trail import Trail
 from gatepost.dashboard.catalogue import Catalogue
+from gatepost.dashboard.evidence import Evidence
 from gatepost.dashboard.grants import Grants
 from gatepost.dashboard.history import History
 from gatepost.dashboard.inbox import Inbox
@@ -29,6 +31,7 @@ def pages(config: Config, services: Services, view: View) -> tuple[Page, ...]:
         baseline=frozenset(config.scopes.baseline),
         implied=config.scopes.implied,
     )
+    evidence = Evidence(sheet, Trail(services.records), services.records)
     one = "/approvals/{id}"
     return (
         Page(path="", get=inbox.show),
@@ -42,5 +45,7 @@ def pages(config: Config, services: Services, view: View) -> tuple[Page, ...]:
         Page(path="/history", get=history.show),
         Page(path="/grants", get=grants.show),
         Page(path="/grants/{id}/revoke", post=grants.revoke),
+        Page(path="/audit", get=evidence.search),
+        Page(path="/audit/{number}", get=evidence.show),
         Page(path="/tools", get=catalogue.show),
     )

@@ -7,6 +7,7 @@ import structlog
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
+from gatepost.config.dashboard import is_on
 from gatepost.config.references import resolve
 from gatepost.dashboard.assets import FOLDER, Assets
 from gatepost.dashboard.cookie import Cookies
@@ -40,12 +41,6 @@ from gatepost_authz.issuers import IssuerRegistry
 log = structlog.get_logger("gatepost.dashboard")
 
 
-def is_on(config: Config) -> bool:
-    """Whether there is a dashboard."""
-    chosen = config.dashboard.enabled
-    return any(issuer.dashboard for issuer in config.issuers) if chosen is None else chosen
-
-
 class Rooms(msgspec.Struct, frozen=True):
     """The dashboard as the app has it."""
 
@@ -59,25 +54,9 @@ def rooms(config: Config, services: Services, resource: Resource) -> Rooms:
     """The dashboard that *config* asks for."""
     if not is_on(config):
         return Rooms()
-    place, assets = Place(resource), Assets()
-    view, cookies = View(assets.path), Cookies(resource)
-    sessions = Sessions(
-        services.keyring,
-        services.records,
-        lasts_s=config.dashboard.session_s,
-        idle_s=config.dashboard.idle_s,
-        meaning_of=_meanings(config, services),
-    )
-    around = Surroundings(
-        place=place,
-        sessions=sessions,
-        cookies=cookies,
-        view=view,
-        own=Own(resource),
-        streams=services.streams,
-        max_body_bytes=config.limits.max_body_bytes,
-        note=_note(services),
-    )
+    assets = Assets()
+    around = surroundings(config, services, resource, View(assets.path))
+    place, view = around.place, around.view
     gateway = Gateway(
         place=place,
         parties=_parties(config, services),
@@ -87,13 +66,13 @@ def rooms(config: Config, services: Services, resource: Resource) -> Rooms:
             baseline=frozenset(config.scopes.baseline),
             development=config.development,
         ),
-        sessions=sessions,
-        cookies=cookies,
+        sessions=around.sessions,
+        cookies=around.cookies,
         view=view,
         keyring=services.keyring,
         baseline=config.scopes.baseline,
         failed=services.flood.failed,
-        note=_note(services),
+        note=around.note,
     )
 
     def route(below: str, app: ASGIApp, methods: Sequence[str]) -> Route:
@@ -115,6 +94,28 @@ def rooms(config: Config, services: Services, resource: Resource) -> Rooms:
         route("/{rest:path}", Door(missing, gateway), ["GET"]),
     )
     return Rooms(made, _painter(place, view, guards_of(resource)))
+
+
+def surroundings(
+    config: Config, services: Services, resource: Resource, view: View
+) -> Surroundings:
+    """What every page of the dashboard has around it."""
+    return Surroundings(
+        place=Place(resource),
+        sessions=Sessions(
+            services.keyring,
+            services.records,
+            lasts_s=config.dashboard.session_s,
+            idle_s=config.dashboard.idle_s,
+            meaning_of=_meanings(config, services),
+        ),
+        cookies=Cookies(resource),
+        view=view,
+        own=Own(resource),
+        streams=services.streams,
+        max_body_bytes=config.limits.max_body_bytes,
+        note=_note(services),
+    )
 
 
 def _painter(place: Place, view: View, guards: Sequence[Header]) -> Paint:

@@ -20,6 +20,7 @@ NAVIGATION = (
     Link("", "Waiting"),
     Link("/history", "History"),
     Link("/grants", "Grants"),
+    Link("/audit", "Audit trail"),
     Link("/tools", "Tools"),
 )
 

@@ -60,17 +60,16 @@ def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> N
     """Run everything on this machine: the endpoint, sample tools, an issuer, three users."""
     sock = listening(HOST, port, "--port")
     config = dev_config(sock.getsockname()[1], tools=files, state=state)
-    secret = prepared(state)
     toolbox = load(config.tools, config.packs, config.network)
+    scopes = toolbox.declared_scopes
+    if reasons := locked(config, dev_issuer(config, scopes, auto_approve=auto_approve), os.environ):
+        raise click.ClickException("; ".join(reasons))
+    secret = prepared(state)
     errors = [one for one in problems(config, toolbox) if one.level == "error"]
     if errors:
         show(errors)
         raise click.exceptions.Exit(1)
-    issuer = dev_issuer(
-        config, toolbox.declared_scopes, auto_approve=auto_approve, dashboard_secret=secret
-    )
-    if reasons := locked(config, issuer, os.environ):
-        raise click.ClickException("; ".join(reasons))
+    issuer = dev_issuer(config, scopes, auto_approve=auto_approve, dashboard_secret=secret)
     try:
         keyring = dev_ring(state)
         write_settings(state, config)

@@ -1,6 +1,7 @@
 """The REST tool protocol behind the gate: two routes, one runner."""
 
 from collections.abc import Awaitable, Set
+from functools import partial
 
 import msgspec
 import structlog
@@ -11,7 +12,7 @@ from gatepost.rest import projection
 from gatepost.rest.descriptor import Descriptors
 from gatepost.rest.envelope import Envelope, check_type, read_arguments, read_envelope
 from gatepost.rest.projection import Refusal, Reply
-from gatepost.scope import REQUEST_ID, WHOLE_BODY
+from gatepost.scope import HELD, INSTEAD, REQUEST_ID, WHOLE_BODY
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import Call, Outcome
 from gatepost.tools.attend import DeadlinePassed, Within
@@ -65,7 +66,7 @@ class Bridge:
         self._challenge = challenge
         self._locate = place.locate
         self._suspended = suspended
-        self._underway = underway or Underway()
+        self._underway = Underway() if underway is None else underway
         self._limits = limits
 
     async def list_tools(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -79,6 +80,8 @@ class Bridge:
     async def _answer(self, scope: Scope, send: Send, work: Awaitable[Reply]) -> None:
         try:
             reply = await work
+            if scope.get(HELD) is not None:
+                scope[INSTEAD] = partial(projection.unrecorded, scope.get(REQUEST_ID))
         except Refusal as refusal:
             reply = projection.refused(refusal)
         except AuthError as error:
@@ -118,6 +121,7 @@ class Bridge:
             request_id=envelope.request_id,
             retry=envelope.retry,
             correlation=envelope.correlation,
+            holder=scope if HELD in scope else None,
         )
         try:
             outcome = await UntilDisconnect(receive, self._runner.run(call), caller, self._underway)

@@ -7,7 +7,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import bindparam, delete, func, insert, or_, select, union, update
 from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gatepost.stores.audit import (
@@ -41,6 +41,9 @@ _OURS = _RECORDS.tenant == bindparam("its_tenant")
 _BEGIN = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "BEGIN"}
 _HEAD = select(*_END).where(_HEADS.tenant == bindparam("its_tenant"))
 _ALL_HEADS = select(*_END)
+_TENANTS = union(
+    *(select(table.c.tenant) for table in (AUDIT_HEADS, AUDIT_RECORDS, AUDIT_CHECKPOINTS))
+)
 _ROWS = (
     select(*_FIELDS)
     .where(_OURS, _RECORDS.number > bindparam("after"))
@@ -158,9 +161,9 @@ class SqlTrail:
     async def _check(self, sign: Sign) -> Checkpoint | None:
         async with transaction(self._database) as connection:
             head = (await locked(connection, [self._tenant]))[self._tenant]
-            if head is None:
+            if head is None or (made := sign(head)) is None:
                 return None
-            checkpoint, head = sign(head)
+            checkpoint, head = made
             values = {"tenant": self._tenant, **msgspec.structs.asdict(checkpoint)}
             await connection.execute(_sign(self._database.dialect), values)
             await keep(connection, [head])
@@ -200,6 +203,10 @@ class SqlScribe:
     async def heads(self) -> list[Head]:
         """See `Scribe`."""
         return [Head(**row._mapping) for row in await self._database.rows(_ALL_HEADS, {})]
+
+    async def tenants(self) -> list[str]:
+        """See `Scribe`."""
+        return sorted(row.tenant for row in await self._database.rows(_TENANTS, {}))
 
     async def aclose(self) -> None:
         """There is nothing of its own to close."""
