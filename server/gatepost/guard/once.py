@@ -11,8 +11,8 @@ from typing import Any
 
 import msgspec
 
-from gatepost.guard.limits import Attempts
 from gatepost.guard.run import Run, Terms, Work
+from gatepost.limits.attempts import Attempts
 from gatepost.stores.api import Records, Relay
 from gatepost.tools.api import Call, Offer, Outcome, Retry, Tool, ToolFailure
 from gatepost.tools.redaction import Guard, Redaction

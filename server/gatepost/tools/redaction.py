@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -173,6 +173,8 @@ class Guard(msgspec.Struct, weakref=True):
     """What this call's caller wrote itself; found out once."""
     own: tuple[Redactor, Redactor] | None = None
     """The tenant's redactor, and the same with what this call's caller wrote itself."""
+    seat: Clock | None = None
+    """What the call takes up while it works; held, as its clock is, while a person decides."""
     remarks: dict[str, str] | None = None
     """What stages say of the call for its record."""
 
@@ -311,11 +313,13 @@ class Guard(msgspec.Struct, weakref=True):
         """See `Client`."""
         redactor = self.now()
         clean = {key: _question(request, redactor) for key, request in requests.items()}
-        return await self.client.request(clean)
+        with nullcontext() if self.seat is None else self.seat.held():
+            return await self.client.request(clean)
 
     async def stand_by(self, waiting: Waiting) -> None:
         """See `Client`; what waits was made without secrets."""
-        await self.client.stand_by(waiting)
+        with nullcontext() if self.seat is None else self.seat.held():
+            await self.client.stand_by(waiting)
 
     async def pause(self, retry_after_s: float) -> None:
         """See `Client`."""
