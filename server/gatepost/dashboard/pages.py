@@ -10,6 +10,7 @@ from gatepost.dashboard.live import Live
 from gatepost.dashboard.review import Review
 from gatepost.dashboard.sheet import Sheet
 from gatepost.dashboard.target import Targets
+from gatepost.dashboard.usage import Usage
 from gatepost.dashboard.view import View
 from gatepost.dashboard.visit import Page
 from gatepost.services import Services
@@ -31,7 +32,15 @@ def pages(config: Config, services: Services, view: View) -> tuple[Page, ...]:
         baseline=frozenset(config.scopes.baseline),
         implied=config.scopes.implied,
     )
-    evidence = Evidence(sheet, Trail(services.records), services.records)
+    trail = Trail(services.records)
+    evidence = Evidence(sheet, trail, services.records)
+    usage = Usage(
+        sheet,
+        trail=trail,
+        limits=services.limits,
+        tools=lambda: services.registry.tools,
+        seen=services.decisions.seen,
+    )
     one = "/approvals/{id}"
     return (
         Page(path="", get=inbox.show),
@@ -48,4 +57,5 @@ def pages(config: Config, services: Services, view: View) -> tuple[Page, ...]:
         Page(path="/audit", get=evidence.search),
         Page(path="/audit/{number}", get=evidence.show),
         Page(path="/tools", get=catalogue.show),
+        Page(path="/usage", get=usage.show),
     )

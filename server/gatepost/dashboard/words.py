@@ -22,6 +22,7 @@ NAVIGATION = (
     Link("/grants", "Grants"),
     Link("/audit", "Audit trail"),
     Link("/tools", "Tools"),
+    Link("/usage", "Usage"),
 )
 
 
