@@ -10,11 +10,13 @@ from gatepost.dashboard.catalogue import Seen
 from gatepost.dashboard.chart import Meter, Slot, columns
 from gatepost.dashboard.sheet import Sheet
 from gatepost.dashboard.visit import Answer, Visit
-from gatepost.limits.levels import BucketLevel, Levels, PlaceLevel
+from gatepost.limits.levels import BucketLevel, PlaceLevel
 from gatepost.limits.stage import Limits
 from gatepost.stores.audit import Count
 
-KINDS = ("answered", "failed", "refused")
+KINDS = ("answered", "asked", "failed", "refused")
+ASKED = frozenset({"approval_pending", "input_required"})
+"""Outcomes of calls that wait for somebody: their client comes back."""
 CALLERS = 20
 
 
@@ -40,7 +42,7 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
     counts: tuple[int, ...]
     """By `KINDS`."""
     outcomes: tuple[tuple[str, int], ...]
-    """Each outcome that is none of success, the most frequent first."""
+    """What failed or was refused, the most frequent outcome first."""
     share: float
     """Of the tool that is called most, 0 to 1."""
 
@@ -97,7 +99,6 @@ class Usage:
             buckets=[bucket_meter(one) for one in levels.buckets],
             places=[place_meter(one) for one in levels.places],
             levels=levels,
-            queue=queue_meter(levels),
         )
 
 
@@ -122,7 +123,7 @@ def tools_of(counts: Iterable[Count]) -> list[ToolUse]:
         if (kind := kind_of(one)) is None:
             continue
         kinds.setdefault(one.tool, Counter())[kind] += one.records
-        if kind != "answered":
+        if kind not in {"answered", "asked"}:
             outcomes.setdefault(one.tool, Counter())[one.outcome] += one.records
     most = max((found.total() for found in kinds.values()), default=1)
     used = [
@@ -139,10 +140,12 @@ def tools_of(counts: Iterable[Count]) -> list[ToolUse]:
 
 def kind_of(count: Count) -> str | None:
     """Which of `KINDS` a record counts as; None: it is about no call."""
+    if count.kind not in {"call", "refusal"}:
+        return None
+    if count.outcome in ASKED:
+        return "asked"
     if count.kind == "refusal":
         return "refused"
-    if count.kind != "call":
-        return None
     return "answered" if count.outcome == "success" else "failed"
 
 
@@ -156,11 +159,6 @@ def place_meter(level: PlaceLevel) -> tuple[Meter, PlaceLevel]:
     """How many of the places are taken."""
     most = float(level.most or 0)
     return Meter(label=_label(level.kind, level.name), used=level.everywhere, most=most), level
-
-
-def queue_meter(levels: Levels) -> Meter:
-    """How full this process is."""
-    return Meter(label="This process", used=levels.running, most=float(levels.most or 0))
 
 
 def _label(kind: str, name: str) -> str:
