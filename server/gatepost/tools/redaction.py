@@ -104,6 +104,8 @@ class Redaction:
         self._made: dict[int, Redactor] = {}
         self._last: dict[str | None, int] = {}
         self._plain = Redactor({})
+        self.found = 0
+        """Outcomes of calls in which a secret was replaced."""
         place.join(self)
 
     def redactors(self) -> Iterable[Redactor]:
@@ -231,9 +233,11 @@ class Guard(msgspec.Struct, weakref=True):
 
     def outcome(self, outcome: Outcome) -> Outcome:
         """The same for one of any size; raises as `fit` where it cannot be told at all."""
-        redactor = self.now()
+        redactor, before = self.now(), outcome
         if outcome.failure is not None:
-            outcome = _replace(outcome, failure=_failure(outcome.failure, redactor))
+            failure = _failure(outcome.failure, redactor)
+            if failure is not outcome.failure:
+                outcome = _replace(outcome, failure=failure)
         content = document.cleaned(_encode(outcome.content), redactor, blocks=True)
         if content is not None:
             outcome = _replace(outcome, content=tuple(_decode(content)))
@@ -246,6 +250,7 @@ class Guard(msgspec.Struct, weakref=True):
                 structured = document.cleaned(encoded, redactor, names=names)
             if structured is not None:
                 outcome = _replace(outcome, structured=Raw(structured))
+        self.redaction.found += outcome is not before
         return outcome
 
     def _refusal(self, refused: ToolFailure) -> ToolFailure:
