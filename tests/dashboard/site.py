@@ -214,7 +214,12 @@ def parameters(url: str) -> dict[str, str]:
 
 @contextmanager
 def site(
-    root: Path, *, path: str = "/mcp", change: Callable[[Config], Config] = lambda config: config
+    root: Path,
+    *,
+    path: str = "/mcp",
+    change: Callable[[Config], Config] = lambda config: config,
+    users: tuple[User, ...] = USERS,
+    **settings: Any,
 ) -> Iterator[Site]:
     """A server whose endpoint is at *path*, with the development issuer on a port of its own."""
     port, issuer_port = free_port(), free_port()
@@ -236,7 +241,8 @@ def site(
         IssuerSettings(
             issuer=issuer,
             resources=(config.resource,),
-            users=USERS,
+            users=users,
+            **settings,
             clients=(
                 StaticClient(
                     client_id=CLIENT,

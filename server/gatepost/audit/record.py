@@ -21,13 +21,14 @@ Kind = Literal[
     "tenant_mismatch",
     "shared_audience",
     "tenant",
+    "key",
     "erasure",
     "retention",
     "gap",
     "break",
 ]
 """
-What a record is about. `erasure`, `retention`, `gap` and `break` are the trail's own: what was
+What a record is about. The last five are the trail's own: another key signs from here on, what was
 erased, what is gone because its time was over, what could not be written, and where the chain's end
 was not the one that this server had left.
 """
@@ -77,6 +78,12 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     commitments: Mapping[str, str] = {}
 
 
+class Numbered(Body, frozen=True, kw_only=True):
+    """A body as it is kept."""
+
+    number: int
+
+
 class Person(msgspec.Struct, frozen=True, omit_defaults=True):
     """Who somebody is: the value of `caller` and `about` in a side part, as JSON."""
 
@@ -89,7 +96,7 @@ class Person(msgspec.Struct, frozen=True, omit_defaults=True):
 Side = dict[str, tuple[str, str]]
 """Salt (hexadecimal) and value, by field: what a record's commitments are of."""
 
-decode_body = msgspec.json.Decoder(Body).decode
+decode_numbered = msgspec.json.Decoder(Numbered).decode
 decode_side = msgspec.json.Decoder(Side).decode
 decode_person = msgspec.json.Decoder(Person).decode
 
@@ -98,7 +105,7 @@ def person_of(caller: TenantContext) -> Person:
     """The caller as a record names it."""
     claims = caller.claims
     name = claims.get("name") or claims.get("preferred_username") or claims.get("email") or ""
-    return Person(caller.issuer, caller.subject, caller.client_id or "", name)
+    return Person(*map(text, (caller.issuer, caller.subject, caller.client_id or "", name)))
 
 
 def draft(body: Body, private: Mapping[str, str], subject: str | None = None) -> Draft:

@@ -83,7 +83,7 @@ class Server:
         """The tools whose calls may become tasks."""
         self.tasks = keeper
         self.register = register
-        self.underway = underway or Underway()
+        self.underway = Underway() if underway is None else underway
         self.capabilities: dict[str, Any] = capabilities(registry)
         self.modern_capabilities = self.capabilities | extensions(registry)
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})

@@ -103,8 +103,8 @@ Batch = Mapping[str, Sequence[Draft]]
 """Drafts by tenant."""
 Link = Callable[[str, Head | None, Sequence[Draft]], tuple[list[Row], Head]]
 """Makes a tenant's next rows, and the head that they lead to."""
-Sign = Callable[[Head], tuple[Checkpoint, Head]]
-"""Makes a checkpoint of a head, and the head that knows of it."""
+Sign = Callable[[Head], tuple[Checkpoint, Head] | None]
+"""Makes a checkpoint of a head, and the head that knows of it; None: it has one."""
 
 
 class TenantTrail(Protocol):
@@ -151,3 +151,6 @@ class Scribe(Protocol):
 
     async def heads(self) -> list[Head]:
         """Where each tenant's chain ends."""
+
+    async def tenants(self) -> list[str]:
+        """Every tenant of whom there is anything: a head, a record, a checkpoint."""

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from contextlib import nullcontext, suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -104,6 +104,8 @@ class Redaction:
         self._made: dict[int, Redactor] = {}
         self._last: dict[str | None, int] = {}
         self._plain = Redactor({})
+        self.found = 0
+        """Outcomes of calls in which a secret was replaced."""
         place.join(self)
 
     def redactors(self) -> Iterable[Redactor]:
@@ -173,6 +175,8 @@ class Guard(msgspec.Struct, weakref=True):
     """What this call's caller wrote itself; found out once."""
     own: tuple[Redactor, Redactor] | None = None
     """The tenant's redactor, and the same with what this call's caller wrote itself."""
+    seat: Clock | None = None
+    """What the call takes up while it works; held, as its clock is, while a person decides."""
     remarks: dict[str, str] | None = None
     """What stages say of the call for its record."""
 
@@ -229,9 +233,11 @@ class Guard(msgspec.Struct, weakref=True):
 
     def outcome(self, outcome: Outcome) -> Outcome:
         """The same for one of any size; raises as `fit` where it cannot be told at all."""
-        redactor = self.now()
+        redactor, before = self.now(), outcome
         if outcome.failure is not None:
-            outcome = _replace(outcome, failure=_failure(outcome.failure, redactor))
+            failure = _failure(outcome.failure, redactor)
+            if failure is not outcome.failure:
+                outcome = _replace(outcome, failure=failure)
         content = document.cleaned(_encode(outcome.content), redactor, blocks=True)
         if content is not None:
             outcome = _replace(outcome, content=tuple(_decode(content)))
@@ -244,6 +250,7 @@ class Guard(msgspec.Struct, weakref=True):
                 structured = document.cleaned(encoded, redactor, names=names)
             if structured is not None:
                 outcome = _replace(outcome, structured=Raw(structured))
+        self.redaction.found += outcome is not before
         return outcome
 
     def _refusal(self, refused: ToolFailure) -> ToolFailure:
@@ -311,11 +318,13 @@ class Guard(msgspec.Struct, weakref=True):
         """See `Client`."""
         redactor = self.now()
         clean = {key: _question(request, redactor) for key, request in requests.items()}
-        return await self.client.request(clean)
+        with nullcontext() if self.seat is None else self.seat.held():
+            return await self.client.request(clean)
 
     async def stand_by(self, waiting: Waiting) -> None:
         """See `Client`; what waits was made without secrets."""
-        await self.client.stand_by(waiting)
+        with nullcontext() if self.seat is None else self.seat.held():
+            await self.client.stand_by(waiting)
 
     async def pause(self, retry_after_s: float) -> None:
         """See `Client`."""

@@ -59,7 +59,10 @@ class MemoryTrail:
         """See `TenantTrail`."""
         if self.end is None:
             return None
-        checkpoint, self.end = sign(self.end)
+        made = sign(self.end)
+        if made is None:
+            return None
+        checkpoint, self.end = made
         self.signed[checkpoint.number] = checkpoint
         return checkpoint
 
@@ -103,6 +106,10 @@ class MemoryScribe:
     async def heads(self) -> list[Head]:
         """See `Scribe`."""
         return [trail.end for trail in self._trails.values() if trail.end is not None]
+
+    async def tenants(self) -> list[str]:
+        """See `Scribe`."""
+        return sorted(self._trails)
 
 
 def _answers(row: Row, question: Question) -> bool:

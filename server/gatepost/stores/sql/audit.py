@@ -7,9 +7,11 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import bindparam, delete, func, insert, or_, select, update
+from sqlalchemy import bindparam, delete, func, insert, or_, select, union, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gatepost.stores.api import StoreUnavailable
 from gatepost.stores.audit import (
     Batch,
     Checkpoint,
@@ -21,7 +23,7 @@ from gatepost.stores.audit import (
     Row,
     Sign,
 )
-from gatepost.stores.sql.database import Database
+from gatepost.stores.sql.database import Database, told
 from gatepost.stores.sql.tables import (
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
@@ -41,6 +43,9 @@ _OURS = _RECORDS.tenant == bindparam("its_tenant")
 _BEGIN = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "BEGIN"}
 _HEAD = select(*_END).where(_HEADS.tenant == bindparam("its_tenant"))
 _ALL_HEADS = select(*_END)
+_TENANTS = union(
+    *(select(table.c.tenant) for table in (AUDIT_HEADS, AUDIT_RECORDS, AUDIT_CHECKPOINTS))
+)
 _ROWS = (
     select(*_FIELDS)
     .where(_OURS, _RECORDS.number > bindparam("after"))
@@ -158,9 +163,9 @@ class SqlTrail:
     async def _check(self, sign: Sign) -> Checkpoint | None:
         async with transaction(self._database) as connection:
             head = (await locked(connection, [self._tenant]))[self._tenant]
-            if head is None:
+            if head is None or (made := sign(head)) is None:
                 return None
-            checkpoint, head = sign(head)
+            checkpoint, head = made
             values = {"tenant": self._tenant, **msgspec.structs.asdict(checkpoint)}
             await connection.execute(_sign(self._database.dialect), values)
             await keep(connection, [head])
@@ -195,11 +200,19 @@ class SqlScribe:
     async def write(self, make: Callable[[], Batch], link: Link) -> dict[str, list[Row]]:
         """See `Scribe`."""
         batch = await asyncio.to_thread(make)
-        return await self._database.apart(self._write(batch, link))
+        try:
+            return await self._database.apart(self._write(batch, link))
+        except IntegrityError as error:
+            # Somebody else has put a record where the next one goes.
+            raise StoreUnavailable(told(error.orig or error)) from None
 
     async def heads(self) -> list[Head]:
         """See `Scribe`."""
         return [Head(**row._mapping) for row in await self._database.rows(_ALL_HEADS, {})]
+
+    async def tenants(self) -> list[str]:
+        """See `Scribe`."""
+        return sorted(row.tenant for row in await self._database.rows(_TENANTS, {}))
 
     async def aclose(self) -> None:
         """There is nothing of its own to close."""

@@ -1,0 +1,121 @@
+"""A trail with everything in it, and whoever reaches into the database behind it."""
+
+import sqlite3
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+from typing import Any
+
+import asyncpg
+import msgspec
+
+from gatepost.audit.checkpoint import public_keys
+from gatepost.audit.erasure import Erasure, sign
+from gatepost.audit.journal import Journal
+from gatepost.audit.settings import AuditSettings
+from gatepost.audit.verify import Verdict, verify
+from gatepost.keyring import KeyRing
+from gatepost.stores.api import Records
+from gatepost.stores.audit import Checkpoint
+from gatepost.stores.backends import open_records
+from gatepost.tools.redaction import Redaction
+from gatepost_authz.caller import TenantContext
+
+ISSUER = "https://id.example.com"
+NOW = 1_800_000_000.0
+
+
+def person(subject: str, tenant: str = "acme", **more: Any) -> TenantContext:
+    """Somebody of that tenant."""
+    return TenantContext(
+        tenant_id=tenant,
+        issuer=ISSUER,
+        subject=subject,
+        subject_kind="user",
+        resource="https://mcp.example.com/mcp",
+        expires_at=int(NOW) + 3600,
+        **more,
+    )
+
+
+class Shelf:
+    """Records of tenants, written as a server writes them, at a clock of its own."""
+
+    def __init__(self, records: Records, keyring: KeyRing | None = None) -> None:
+        self.records, self.keyring = records, keyring or KeyRing.ephemeral()
+        self.now = NOW
+        self.journal = self.process()
+        self.erasure = Erasure(records, self.keyring, clock=lambda: self.now)
+
+    def process(self, **settings: Any) -> Journal:
+        """Another process with the same key ring."""
+        chosen = AuditSettings(batch_ms=0, **settings)
+        clock = lambda: self.now  # noqa: E731
+        return Journal(self.records, self.keyring, Redaction(), chosen, clock=clock)
+
+    async def note(self, count: int, tenant: str = "acme", subject: str = "alice") -> None:
+        """So many records of one person."""
+        for _ in range(count):
+            self.now += 1
+            await self.journal.note(
+                tenant,
+                "approval",
+                outcome="approved",
+                tool="deploy",
+                caller=person(subject, tenant),
+                details={"rule": "two people"},
+                private={"reason": f"looked at {self.now:.0f}"},
+            )
+
+    async def sign(self, tenant: str = "acme") -> Checkpoint:
+        """A checkpoint of what is there now; the newest."""
+        await sign(self.records, self.keyring, tenant, lambda: self.now)
+        return (await self.records.of(tenant).trail.checkpoints())[-1]
+
+    async def fill(self) -> Checkpoint:
+        """Twelve records of acme, checkpoints at 5 and 10; eight of globex; the newest of acme."""
+        await self.note(5)
+        await self.sign()
+        await self.note(2)
+        await self.note(1, subject="bob")
+        await self.note(2)
+        newest = await self.sign()
+        await self.note(2)
+        await self.note(8, "globex")
+        await self.sign("globex")
+        return newest
+
+    async def verify(self, tenant: str = "acme", *kept: Checkpoint) -> Verdict:
+        """What an operator hears, who has the ring."""
+        keys = public_keys(self.keyring)
+        return await verify(self.records, tenant, keys, self.keyring, kept)
+
+
+@asynccontextmanager
+async def shelf(url: str, keyring: KeyRing | None = None) -> AsyncIterator[Shelf]:
+    """A shelf in that database, for the time of a block."""
+    records = await open_records(url)
+    try:
+        one = Shelf(records, keyring)
+        yield one
+        await one.journal.aclose()
+    finally:
+        await records.aclose()
+
+
+async def tamper(url: str, *statements: str) -> None:
+    """Somebody who can write to the database, and has no key."""
+    if url.startswith("sqlite:"):
+        connection = sqlite3.connect(url.removeprefix("sqlite:///"), isolation_level=None)
+        for statement in statements:
+            connection.execute(statement)
+        connection.close()
+        return
+    remote = await asyncpg.connect(url)
+    for statement in statements:
+        await remote.execute(statement)
+    await remote.close()
+
+
+def changed(body: str, **fields: Any) -> str:
+    """A body with other fields."""
+    return msgspec.json.encode({**msgspec.json.decode(body), **fields}).decode()
