@@ -17,6 +17,7 @@ from gatepost_keys.issuer.state import CLI_CLIENT
 from gatepost_keys.mint import Person as User
 from tests.dashboard import billing
 from tests.dashboard.site import Site, site
+from tests.support.waiting import eventually
 
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -84,11 +85,19 @@ class Studio:
         waiting = self.site.run(self.site.services.approvals.waiting("acme"))
         return str(waiting[-1].id)
 
-    def restart_clock(self, by_s: float) -> None:
-        """Let so much time pass for the desk."""
+    def until_waiting(self, count: int) -> None:
+        """Return once so many requests wait."""
+        desk = self.site.services.approvals
+        eventually(lambda: len(self.site.run(desk.waiting("acme"))) == count, within=5)
+
+    @contextmanager
+    def later(self, by_s: float) -> Iterator[None]:
+        """So much time has passed for the desk, inside of the block."""
         desk = self.site.services.approvals
         before = desk.clock
         desk.clock = lambda: before() + by_s
+        yield
+        desk.clock = before
 
 
 def settings(config: Config, root: Path) -> Config:
