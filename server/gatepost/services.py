@@ -23,27 +23,31 @@ from gatepost.changes import Feed, TenantChanges
 from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
+from gatepost.counting import Counting
 from gatepost.cutoffs.watch import CutOffs
 from gatepost.cutoffs.withdrawal import Withdrawals
 from gatepost.edge.flood import Flood
 from gatepost.guard.debug import Debug
-from gatepost.guard.limits import Attempts, Limits
 from gatepost.guard.once import Once, Runs
 from gatepost.keyring import KeyRing
 from gatepost.lending import Lending
+from gatepost.limits.attempts import Attempts
+from gatepost.limits.stage import Limits
+from gatepost.limits.terms import terms_of
 from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.mcp.register import Register
 from gatepost.outbound.client import Client
-from gatepost.renewal import known_tenants, lists_changed, losers, outcasts
+from gatepost.pulse import beating, pulse_of
+from gatepost.renewal import known_tenants, lists_changed, losers, outcasts, told_tenants
 from gatepost.secrets.shelf import Secrets
 from gatepost.secrets.vault import Vault
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
-from gatepost.stores.bucket import Buckets
 from gatepost.stores.cutoffs import CutOff
 from gatepost.streams import Streams
 from gatepost.telemetry.access import AccessLog
+from gatepost.telemetry.metrics import Meter
 from gatepost.tools.api import Call, CallContext
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
@@ -92,9 +96,10 @@ class Services:
         *,
         records: Records,
         relay: Relay,
+        meter: Meter | None = None,
     ) -> None:
-        self.records = records
-        self.relay = relay
+        self.meter = meter or Meter.alone()
+        self.records, self.relay = records, relay
         self.watch = storage.Watch(records, relay)
         self.runs = Runs(records, relay)
         self.feed = Feed(relay)
@@ -104,8 +109,7 @@ class Services:
         )
         self.fetcher = Fetcher(development=config.development, network=config.network)
         self.outbound = Client(config.network, tls=self.fetcher.tls)
-        self.keys = Keys(self.fetcher)
-        self.decisions = Decisions()
+        self.keys, self.decisions = Keys(self.fetcher), Decisions()
         self.keyring = keyring
         self.workspaces = Workspaces(
             Path(config.workspace.root),
@@ -113,8 +117,8 @@ class Services:
         )
         self.secrets = Secrets(Vault(records, keyring))
         self.redaction = Redaction(self.secrets)
+        self.limits = Limits(relay if config.storage.shared else None)
         self.journal = Journal(records, keyring, self.redaction, config.audit)
-        self.buckets = Buckets()
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(
             config.log.format,
@@ -154,6 +158,7 @@ class Services:
             outbound=self.outbound,
             run=runner.run,
         )
+        self.meter.know([tool.name for tool in toolbox.tools], told_tenants(config))
         self.secrets.keep_own(own_secrets(config))
         if self._config is not None:
             self._tell_streams(self._config, config, registry)
@@ -193,14 +198,18 @@ class Services:
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
             redaction=self.redaction,
-            recorder=self.journal if config.audit.enabled else None,
+            recorder=Counting(self.meter, self.journal if config.audit.enabled else None),
         )
 
     def _stages(self, config: Config, registry: Registry) -> list[Stage]:
         """What happens around a call, outermost first."""
         self._take_up_approvals(config, registry)
-        settings, rate, burst = config.tools, config.limits.requests_per_second, config.limits.burst
-        spend = self.buckets.spend
+        settings, limits = config.tools, config.limits
+        rate, burst = limits.requests_per_second, limits.burst
+        buckets = self.limits.tally.buckets
+        self.limits.apply(
+            terms_of(limits), most=limits.concurrency, each=limits.queue, within_s=limits.queue_s
+        )
         stages: list[Stage] = [
             # Around the others: a retried call spends nothing and asks nobody a second time.
             Once(
@@ -208,19 +217,12 @@ class Services:
                 timeout_s=settings.timeout_s,
                 max_result_bytes=settings.max_result_bytes,
                 kept_s=config.retention.once_s,
-                attempts=Attempts(rate=rate, burst=burst, spend_here=spend) if rate else None,
+                attempts=Attempts(buckets, rate=rate, burst=burst) if rate else None,
                 redaction=self.redaction,
             )
         ]
-        if rate:
-            stages.append(
-                Limits(
-                    self.relay,
-                    rate=rate,
-                    burst=burst,
-                    spend_here=spend,
-                )
-            )
+        if not self.limits.limits_nothing:
+            stages.append(self.limits)
         if self.approvals.plan:
             stages.append(
                 Approval(
@@ -280,6 +282,7 @@ class Services:
             changes=TenantChanges(self.relay, call.caller.tenant_id),
             correlation=call.correlation,
             depth=call.depth,
+            lasting=call.lasting,
             kit=self.lending,
         )
 
@@ -344,7 +347,9 @@ class Services:
 
 
 @asynccontextmanager
-async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIterator[Services]:
+async def opened(
+    config: Config, toolbox: Toolbox, keyring: KeyRing, meter: Meter | None = None
+) -> AsyncIterator[Services]:
     """
     The services of a configuration without errors; nothing is fetched yet.
 
@@ -354,7 +359,7 @@ async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIte
     async with AsyncExitStack() as closing:
         closing.push_async_callback(records.aclose)
         closing.push_async_callback(relay.aclose)
-        services = Services(config, toolbox, keyring, records=records, relay=relay)
+        services = Services(config, toolbox, keyring, records=records, relay=relay, meter=meter)
         keeping = Keeping(records, keyring, services.journal)
         # Around the closing of the services: what ends there is on record before it is signed.
         await closing.enter_async_context(keeping.running())
@@ -363,6 +368,7 @@ async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIte
         services.keeper.start()
         await closing.enter_async_context(storage.sweeping(records))
         await closing.enter_async_context(services.secrets.watching())
+        await closing.enter_async_context(beating(pulse_of(services)))
         await closing.enter_async_context(expiring(services.approvals))
         yield services
 

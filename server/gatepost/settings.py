@@ -5,12 +5,17 @@ from typing import Literal
 from gatepost.approvals.settings import ApprovalsSettings
 from gatepost.audit.settings import AuditSettings
 from gatepost.dashboard.settings import DashboardSettings
+from gatepost.limits.settings import NamedToolAllowance, TenantAllowance, ToolAllowance
 from gatepost.packs.settings import Packs
 from gatepost.table import Table
+from gatepost.telemetry.address import Address, read_address
 from gatepost.telemetry.logs import LogFormat, LogLevel
+from gatepost.telemetry.settings import TelemetrySettings
 from gatepost_authz.config import Issuer, Network
 
 Mode = Literal["production", "development"]
+
+METRICS = "127.0.0.1:9464"
 
 STDIO = "stdio"
 """
@@ -36,6 +41,11 @@ class Listen(Table, frozen=True, kw_only=True):
     """Networks (CIDR) of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` count."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may call, exactly as browsers send them."""
+    metrics: str | None = None
+    """
+    The address (`HOST:PORT`) of `/metrics`, without any gate: whoever reaches it reads. `""` turns
+    it off. Default: `127.0.0.1:9464`; in development it is off.
+    """
     drain_s: int = 30
     """How many seconds running calls may take to finish after SIGTERM."""
 
@@ -155,6 +165,12 @@ class LimitsSettings(Table, frozen=True, kw_only=True):
     """Calls a second that one caller may keep up, tools, resources and prompts together; 0: any."""
     burst: int = 20
     """Calls that a caller may make at once after a pause."""
+    concurrency: int = 1000
+    """Calls that run at once in one process; beyond it they wait by turns; 0: any number."""
+    queue: int = 100
+    """Calls of one tenant that may wait for that; beyond it they are refused."""
+    queue_s: float = 5.0
+    """Seconds that a call waits for that before it is refused."""
     failures_per_second: float = 20.0
     """Failed authentications per peer address before it has to wait; 0 turns this off."""
     max_body_bytes: int = 4_000_000
@@ -174,6 +190,10 @@ class LimitsSettings(Table, frozen=True, kw_only=True):
     """Questions to people and clients (older revisions) that may wait for one caller's answer."""
     question_timeout_s: float = 300.0
     """Seconds that such a question waits; the tool's own time stands still meanwhile."""
+    tenant: TenantAllowance = TenantAllowance()
+    tool: ToolAllowance = ToolAllowance()
+    tools: dict[str, NamedToolAllowance] = {}
+    """Tool = what is different for it, one `[limits.tools.NAME]` table each."""
 
 
 class LogSettings(Table, frozen=True, kw_only=True):
@@ -228,12 +248,21 @@ class Config(Table, frozen=True, kw_only=True):
     limits: LimitsSettings = LimitsSettings()
     audit: AuditSettings = AuditSettings()
     log: LogSettings = LogSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     stdio: StdioSettings = StdioSettings()
 
     @property
     def development(self) -> bool:
         """Whether plain http on loopback is allowed."""
         return self.mode == "development"
+
+    @property
+    def metrics_address(self) -> Address | None:
+        """Where `/metrics` is served; None: nowhere. Raises ValueError where it is no address."""
+        written = self.listen.metrics
+        if written is None:
+            written = "" if self.development else METRICS
+        return read_address(written) if written else None
 
     @property
     def creates_tenants(self) -> bool:
