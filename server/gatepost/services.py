@@ -123,15 +123,18 @@ class Services:
         self.reviews = Reviews(*shared, self.redaction, self.journal, self.outbound)
         self.approvals = self.reviews.desk
         self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
-        self.cutoffs = CutOffs(records, relay, ended=self._cut_off)
-        self.withdrawals = Withdrawals(records, self.approvals)
-        self.underway = Underway()
-        self.underway.is_revoked = self.cutoffs.is_revoked
-        self.streams.is_cut = self.cutoffs.is_cut
+        self._look_out_for_cut_offs()
         self._opaque: IntrospectionVerifier | None = None
         self._introspectors: list[Introspectors] = []
         self._config: Config | None = None
         self.apply(config, toolbox)
+
+    def _look_out_for_cut_offs(self) -> None:
+        self.cutoffs = CutOffs(self.records, self.relay, ended=self._cut_off)
+        self.withdrawals = Withdrawals(self.records, self.approvals)
+        self.underway = Underway()
+        self.underway.is_revoked = self.cutoffs.is_revoked
+        self.streams.is_cut = self.cutoffs.is_cut
 
     def apply(self, config: Config, toolbox: Toolbox) -> None:
         """Make what depends on issuers, tenants, scopes and tools; raises nothing half done."""
