@@ -44,9 +44,13 @@ class View:
         """
         return self._draw(name, visit.base, visit=visit, csrf=visit.csrf, **values)
 
-    def bare(self, name: str, base: str, **values: object) -> str:
-        """The template *name* for somebody who is not signed in."""
-        return self._draw(name, base, visit=None, csrf="", **values)
+    def bare(self, name: str, base: str, *, csrf: str = "", **values: object) -> str:
+        """
+        The template *name* without the pages around it, for who is not signed in or sees none.
+
+        *csrf* lets somebody who is signed in at least leave.
+        """
+        return self._draw(name, base, visit=None, csrf=csrf, **values)
 
     def page(self, name: str, visit: Visit, *, status: int = 200, **values: object) -> Answer:
         """The template *name*, as an answer."""
