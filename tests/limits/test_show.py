@@ -3,7 +3,7 @@
 import asyncio
 import json
 import time
-from collections.abc import AsyncIterator, Awaitable, Callable, Iterator, Mapping
+from collections.abc import AsyncIterator, Iterator, Mapping
 from contextlib import asynccontextmanager, contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,8 +29,6 @@ WINDOW_S = 15.0
 WORK_S = 1.0
 SHARE_S = 10.0
 PLACES, FLOOD, CALM = 100, 160, 5
-Ask = Callable[[int, str, str], Awaitable[bool]]
-"""Calls a tool at a replica as a person of a tenant; whether it was let through."""
 
 
 class Customers:
