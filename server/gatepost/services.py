@@ -103,10 +103,9 @@ class Services:
         self.watch = storage.Watch(records, relay)
         self.runs = Runs(records, relay)
         self.feed = Feed(relay)
-        self.streams = Streams(
-            most=config.limits.listen_streams,
-            most_per_caller=config.limits.listen_streams_per_caller,
-        )
+        limits = config.limits
+        most, each = limits.listen_streams, limits.listen_streams_per_caller
+        self.streams = Streams(most=most, most_per_caller=each)
         self.fetcher = Fetcher(development=config.development, network=config.network)
         self.outbound = Client(config.network, tls=self.fetcher.tls)
         self.keys, self.decisions = Keys(self.fetcher), Decisions()
@@ -119,7 +118,7 @@ class Services:
         self.redaction = Redaction(self.secrets)
         self.limits = Limits(relay if config.storage.shared else None)
         self.journal = Journal(records, keyring, self.redaction, config.audit)
-        self.flood = Flood(config.limits.failures_per_second)
+        self.flood = Flood(limits.failures_per_second)
         self.log = AccessLog(
             config.log.format,
             enabled=config.log.level in {"debug", "info"},
