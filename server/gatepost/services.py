@@ -29,12 +29,14 @@ from gatepost.edge.flood import Flood
 from gatepost.guard.debug import Debug
 from gatepost.guard.limits import Attempts, Limits
 from gatepost.guard.once import Once, Runs
+from gatepost.guard.tracing import Traced
 from gatepost.keyring import KeyRing
 from gatepost.lending import Lending
 from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.mcp.register import Register
 from gatepost.outbound.client import Client
+from gatepost.outlet import connected
 from gatepost.pulse import beating, pulse_of
 from gatepost.renewal import known_tenants, lists_changed, losers, outcasts, told_tenants
 from gatepost.secrets.shelf import Secrets
@@ -84,6 +86,8 @@ class Services:
     lending: Lending
     tenants_apart: bool
     """Whether each tenant has a resource of its own."""
+    _opaque: IntrospectionVerifier | None = None
+    _config: Config | None = None
 
     def __init__(
         self,
@@ -105,7 +109,9 @@ class Services:
             most_per_caller=config.limits.listen_streams_per_caller,
         )
         self.fetcher = Fetcher(development=config.development, network=config.network)
-        self.outbound = Client(config.network, tls=self.fetcher.tls)
+        self.outbound = Client(
+            config.network, tls=self.fetcher.tls, traced=config.telemetry.propagate_to
+        )
         self.keys, self.decisions = Keys(self.fetcher), Decisions()
         self.keyring = keyring
         self.workspaces = Workspaces(
@@ -118,10 +124,9 @@ class Services:
         self.buckets = Buckets()
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(
-            config.log.format,
-            enabled=config.log.level in {"debug", "info"},
-            clean=self.redaction.clean,
+            config.log.format, enabled=config.log.requests, clean=self.redaction.clean
         )
+        self.outlet = connected(config, self.fetcher.tls, self.journal.listeners)
         self.register = Register(records, relay)
         self.webhook = Webhook(lambda: self.outbound.of(NO_TENANT))
         herald = Herald(relay, Minutes(self.journal), self.webhook)
@@ -131,9 +136,7 @@ class Services:
         self.underway = Underway()
         self.underway.is_revoked = self.cutoffs.is_revoked
         self.streams.is_cut = self.cutoffs.is_cut
-        self._opaque: IntrospectionVerifier | None = None
         self._introspectors: list[Introspectors] = []
-        self._config: Config | None = None
         self.apply(config, toolbox)
 
     def apply(self, config: Config, toolbox: Toolbox) -> None:
@@ -194,7 +197,11 @@ class Services:
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
             redaction=self.redaction,
-            recorder=Counting(self.meter, self.journal if config.audit.enabled else None),
+            recorder=Counting(
+                self.meter,
+                self.journal if config.audit.enabled else None,
+                traced=self.outlet.tracer is not None,
+            ),
         )
 
     def _stages(self, config: Config, registry: Registry) -> list[Stage]:
@@ -236,6 +243,8 @@ class Services:
             )
         if config.log.level == "debug":
             stages.insert(0, Debug())
+        if self.outlet.tracer is not None:
+            stages.insert(0, Traced(self.outlet.tracer))
         return stages
 
     def _take_up_approvals(self, config: Config, registry: Registry) -> None:
@@ -338,6 +347,7 @@ class Services:
         self.workspaces.close()
         await self.register.aclose()
         await self.feed.aclose()
+        await self.outlet.aclose()
         await self.log.aclose()
 
 

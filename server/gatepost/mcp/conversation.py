@@ -20,6 +20,7 @@ from gatepost.mcp.resumption import Resumable
 from gatepost.mcp.room import Room, Signal
 from gatepost.stores.api import StoreUnavailable
 from gatepost.streams import Closing, TooMany
+from gatepost.telemetry.trace import marked
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.client import (
     Capabilities,
@@ -180,7 +181,7 @@ class Conversation(Audience):
         room, stream = self._ear.room, self._resumable
         revision = room.session.version
         shown = {
-            key: projected(one, revision, elicitation_id=secrets.token_urlsafe(12))
+            key: marked(projected(one, revision, elicitation_id=secrets.token_urlsafe(12)))
             for key, one in requests.items()
         }
         if stream is None:

@@ -22,6 +22,7 @@ from gatepost.mcp.params import NO_META, Params
 from gatepost.mcp.questions import digest
 from gatepost.mcp.server import Server
 from gatepost.mcp.stream import Stream
+from gatepost.telemetry.trace import marked, shared
 from gatepost.tools.asking import Malformed, Unfit, check_answer
 from gatepost.tools.client import (
     Capabilities,
@@ -166,7 +167,7 @@ class Rounds(Audience):
             raise Refused(INTERNAL_ERROR, "The call asks more often than it may", status=200)
         shown = b'{"resultType":"input_required"'
         if needed.requests:
-            shown += b',"inputRequests":' + _encode(needed.requests)
+            shown += b',"inputRequests":' + _encode(_told(needed.requests))
         state = self._seal(needed.requests)
         return shown + b',"requestState":' + _encode(state) + self._server.tail + b"}"
 
@@ -206,6 +207,16 @@ class Rounds(Audience):
             hashlib.sha256(arguments).hexdigest(),
         ]
         return _encode(bound)
+
+
+def _told(requests: Mapping[str, InputRequest]) -> Mapping[str, InputRequest]:
+    """The questions as they go out; what they are known by is what they ask."""
+    if shared() is None:
+        return requests
+    return {
+        key: msgspec.structs.replace(one, params=marked(one.params))
+        for key, one in requests.items()
+    }
 
 
 def is_retry(params: Params) -> bool:
