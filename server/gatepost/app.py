@@ -195,6 +195,7 @@ def mcp(
         streams=services.streams,
         keeper=services.keeper,
         register=services.register,
+        asking=services.approvals.plan,
         underway=services.underway,
     )
     kind = TalkativeEndpoint if config.log.level == "debug" else Endpoint

@@ -282,6 +282,7 @@ class Services:
             changes=TenantChanges(self.relay, call.caller.tenant_id),
             correlation=call.correlation,
             depth=call.depth,
+            lasting=call.lasting,
             kit=self.lending,
         )
 

@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -173,6 +173,7 @@ class Guard(msgspec.Struct, weakref=True):
     said: dict[str, Said] = {}
     written: list[tuple[str, str]] | None = None
     """What this call's caller wrote itself; found out once."""
+    clock: Clock | None = None  # of a call within another; its client has the outer one's
     own: tuple[Redactor, Redactor] | None = None
     """The tenant's redactor, and the same with what this call's caller wrote itself."""
     seat: Clock | None = None
@@ -293,8 +294,11 @@ class Guard(msgspec.Struct, weakref=True):
         return self.client.capabilities
 
     def timed(self, clock: Clock) -> None:
-        """See `Client`."""
-        self.client.timed(clock)
+        """See `Client`; what a call within a call waits for stops both their clocks."""
+        if self.call.depth:
+            self.clock = clock
+        else:
+            self.client.timed(clock)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """See `Client`."""
@@ -316,14 +320,13 @@ class Guard(msgspec.Struct, weakref=True):
         self, requests: Mapping[str, InputRequest]
     ) -> Mapping[str, Mapping[str, Any]]:
         """See `Client`."""
-        redactor = self.now()
-        clean = {key: _question(request, redactor) for key, request in requests.items()}
-        with nullcontext() if self.seat is None else self.seat.held():
+        clean = {key: _question(request, self.now()) for key, request in requests.items()}
+        with self._held():
             return await self.client.request(clean)
 
     async def stand_by(self, waiting: Waiting) -> None:
         """See `Client`; what waits was made without secrets."""
-        with nullcontext() if self.seat is None else self.seat.held():
+        with self._held():
             await self.client.stand_by(waiting)
 
     async def pause(self, retry_after_s: float) -> None:
@@ -333,6 +336,15 @@ class Guard(msgspec.Struct, weakref=True):
     async def detach(self) -> None:
         """See `Client`."""
         await self.client.detach()
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold what counts the call's own work, for as long as a person decides."""
+        with ExitStack() as held:
+            for one in (self.clock, self.seat):
+                if one is not None:
+                    held.enter_context(one.held())
+            yield
 
     def _said(self, kind: str) -> Said:
         return self.said.setdefault(kind, Said())
