@@ -104,7 +104,7 @@ def settings(config: Config, root: Path) -> Config:
     """What the company has configured."""
     return msgspec.structs.replace(
         config,
-        tools=ToolsSettings(packs=("workspace", "demo"), load=(str(billing.__file__),)),
+        tools=ToolsSettings(packs=("workspace", "demo"), load=(billing.__name__,)),
         workspace=msgspec.structs.replace(config.workspace, root=str(root / "workspaces")),
         approvals=ApprovalsSettings(require=("workspace_write",), rules=RULES),
         limits=LimitsSettings(requests_per_second=50, burst=100),
@@ -175,4 +175,4 @@ def visiting(studio: Studio, browser: Browser, name: str = "", **context: Any) -
         yield visitor
     finally:
         opened.close()
-    assert visitor.complaints == []
+    assert not visitor.complaints, visitor.complaints
