@@ -24,6 +24,7 @@ from gatepost.cutoffs.withdrawal import Withdrawals
 from gatepost.edge.flood import Flood
 from gatepost.guard.debug import Debug
 from gatepost.guard.once import Once, Runs
+from gatepost.guard.tracing import Traced
 from gatepost.keyring import KeyRing
 from gatepost.lending import Lending
 from gatepost.limits.attempts import Attempts
@@ -33,6 +34,7 @@ from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.mcp.register import Register
 from gatepost.outbound.client import Client
+from gatepost.outlet import connected
 from gatepost.pulse import beating, pulse_of
 from gatepost.renewal import known_tenants, lists_changed, losers, outcasts, told_tenants
 from gatepost.reviews import Reviews
@@ -81,6 +83,8 @@ class Services:
     lending: Lending
     tenants_apart: bool
     """Whether each tenant has a resource of its own."""
+    _opaque: IntrospectionVerifier | None = None
+    _config: Config | None = None
 
     def __init__(
         self,
@@ -99,7 +103,9 @@ class Services:
         self.feed = Feed(relay)
         self.streams = streams_of(config)
         self.fetcher = Fetcher(development=config.development, network=config.network)
-        self.outbound = Client(config.network, tls=self.fetcher.tls)
+        self.outbound = Client(
+            config.network, tls=self.fetcher.tls, traced=config.telemetry.propagate_to
+        )
         self.keys, self.decisions = Keys(self.fetcher), Decisions()
         self.keyring = keyring
         self.workspaces = Workspaces(
@@ -114,19 +120,16 @@ class Services:
         self.erasure = Erasure(records, keyring)
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(
-            config.log.format,
-            enabled=config.log.level in {"debug", "info"},
-            clean=self.redaction.clean,
+            config.log.format, enabled=config.log.requests, clean=self.redaction.clean
         )
+        self.outlet = connected(config, self.fetcher.tls, self.journal.listeners)
         self.register = Register(records, relay)
         shared = records, relay, keyring
         self.reviews = Reviews(*shared, self.redaction, self.journal, self.outbound)
         self.approvals = self.reviews.desk
         self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
         self._look_out_for_cut_offs()
-        self._opaque: IntrospectionVerifier | None = None
         self._introspectors: list[Introspectors] = []
-        self._config: Config | None = None
         self.apply(config, toolbox)
 
     def _look_out_for_cut_offs(self) -> None:
@@ -194,7 +197,11 @@ class Services:
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
             redaction=self.redaction,
-            recorder=Counting(self.meter, self.journal if config.audit.enabled else None),
+            recorder=Counting(
+                self.meter,
+                self.journal if config.audit.enabled else None,
+                traced=self.outlet.tracer is not None,
+            ),
         )
 
     def _stages(self, config: Config, registry: Registry) -> list[Stage]:
@@ -222,6 +229,8 @@ class Services:
         stages += self.reviews.stages(config, self.runs, self.cutoffs.is_cut)
         if config.log.level == "debug":
             stages.insert(0, Debug())
+        if self.outlet.tracer is not None:
+            stages.insert(0, Traced(self.outlet.tracer))
         return stages
 
     def _tell_streams(self, before: Config, after: Config, registry: Registry) -> None:
@@ -317,6 +326,7 @@ class Services:
         self.workspaces.close()
         await self.register.aclose()
         await self.feed.aclose()
+        await self.outlet.aclose()
         await self.log.aclose()
 
 
