@@ -16,7 +16,7 @@ from gatepost.app import build_app
 from gatepost.commands.serve import listening
 from gatepost.config.toolbox import load
 from gatepost.dashboard.assets import Assets
-from gatepost.dashboard.frame import Frame
+from gatepost.dashboard.frame import Frame, Surroundings
 from gatepost.dashboard.headers import Browser
 from gatepost.dashboard.routes import surroundings
 from gatepost.dashboard.view import View
@@ -119,6 +119,13 @@ class Site:
     @property
     def services(self) -> Services:
         return self.inside.services
+
+    @property
+    def around(self) -> Surroundings:
+        """What stands around its pages: sessions and cookies that the server takes for its own."""
+        config = self.inside.config
+        view = View(Assets().path)
+        return surroundings(config, self.services, Resource(config.resource), view)
 
     @property
     def home(self) -> str:
