@@ -66,6 +66,7 @@ def rooms(config: Config, services: Services, resource: Resource) -> Rooms:
         keyring=services.keyring,
         baseline=config.scopes.baseline,
         failed=services.flood.failed,
+        slow_down=services.flood.slow_down,
         note=around.note,
     )
 
