@@ -198,6 +198,7 @@ def mcp(
         streams=services.streams,
         keeper=services.keeper,
         register=services.register,
+        asking=services.approvals.plan,
         underway=services.underway,
     )
     kind = ENDPOINTS[config.log.level == "debug", services.outlet.tracer is not None]
@@ -250,6 +251,14 @@ def tool_routes(
         suspended=services.cutoffs.suspended,
         underway=services.underway,
         limits=BridgeLimits(limits.max_body_bytes, limits.body_timeout_s),
+        differs=lambda refusal: services.journal.note(
+            refusal.caller.tenant_id,
+            "tenant_mismatch",
+            outcome="refused",
+            caller=refusal.caller,
+            request_id=refusal.request_id,
+            private={"claimed": refusal.claimed},
+        ),
     )
     traced(bridge, config, services)
     listing = bearer(bridge.list_tools, place=beside)

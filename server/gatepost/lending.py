@@ -109,6 +109,7 @@ class Lending:
             client=ctx.client,
             correlation=ctx.correlation,
             depth=ctx.depth + 1,
+            lasting=ctx.lasting,
         )
         try:
             return await self._run(inner)

@@ -9,14 +9,7 @@ from pathlib import Path
 import msgspec
 
 from gatepost import storage
-from gatepost.approvals.desk import Desk
 from gatepost.approvals.expiry import expiring
-from gatepost.approvals.herald import Herald
-from gatepost.approvals.minutes import Minutes
-from gatepost.approvals.page import page_of
-from gatepost.approvals.policy import plan_of
-from gatepost.approvals.stage import Approval
-from gatepost.approvals.webhook import Webhook, key_of
 from gatepost.audit.journal import Journal
 from gatepost.audit.keeping import Keeping
 from gatepost.changes import Feed, TenantChanges
@@ -25,13 +18,16 @@ from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.counting import Counting
 from gatepost.cutoffs.watch import CutOffs
+from gatepost.cutoffs.withdrawal import Withdrawals
 from gatepost.edge.flood import Flood
 from gatepost.guard.debug import Debug
-from gatepost.guard.limits import Attempts, Limits
 from gatepost.guard.once import Once, Runs
 from gatepost.guard.tracing import Traced
 from gatepost.keyring import KeyRing
 from gatepost.lending import Lending
+from gatepost.limits.attempts import Attempts
+from gatepost.limits.stage import Limits
+from gatepost.limits.terms import terms_of
 from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.mcp.register import Register
@@ -39,11 +35,12 @@ from gatepost.outbound.client import Client
 from gatepost.outlet import connected
 from gatepost.pulse import beating, pulse_of
 from gatepost.renewal import known_tenants, lists_changed, losers, outcasts, told_tenants
+from gatepost.reviews import Reviews
 from gatepost.secrets.shelf import Secrets
 from gatepost.secrets.vault import Vault
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
-from gatepost.stores.bucket import Buckets
+from gatepost.stores.cutoffs import CutOff
 from gatepost.streams import Streams
 from gatepost.telemetry.access import AccessLog
 from gatepost.telemetry.metrics import Meter
@@ -64,8 +61,6 @@ from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.verifier import JwtVerifier, TokenVerifier, Verifiers
 
-NO_TENANT = ""
-"""Whose connections the server's own requests use; no tenant has this id."""
 SETTLE_S = 1.0
 """How long all processes may take to take up a configuration before clients hear of it."""
 
@@ -104,10 +99,7 @@ class Services:
         self.watch = storage.Watch(records, relay)
         self.runs = Runs(records, relay)
         self.feed = Feed(relay)
-        self.streams = Streams(
-            most=config.limits.listen_streams,
-            most_per_caller=config.limits.listen_streams_per_caller,
-        )
+        self.streams = streams_of(config)
         self.fetcher = Fetcher(development=config.development, network=config.network)
         self.outbound = Client(
             config.network, tls=self.fetcher.tls, traced=config.telemetry.propagate_to
@@ -120,19 +112,20 @@ class Services:
         )
         self.secrets = Secrets(Vault(records, keyring))
         self.redaction = Redaction(self.secrets)
+        self.limits = Limits(relay if config.storage.shared else None)
         self.journal = Journal(records, keyring, self.redaction, config.audit)
-        self.buckets = Buckets()
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(
             config.log.format, enabled=config.log.requests, clean=self.redaction.clean
         )
         self.outlet = connected(config, self.fetcher.tls, self.journal.listeners)
         self.register = Register(records, relay)
-        self.webhook = Webhook(lambda: self.outbound.of(NO_TENANT))
-        herald = Herald(relay, Minutes(self.journal), self.webhook)
-        self.approvals = Desk(records, keyring, self.redaction, herald)
+        shared = records, relay, keyring
+        self.reviews = Reviews(*shared, self.redaction, self.journal, self.outbound)
+        self.approvals = self.reviews.desk
         self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
         self.cutoffs = CutOffs(records, relay, ended=self._cut_off)
+        self.withdrawals = Withdrawals(records, self.approvals)
         self.underway = Underway()
         self.underway.is_revoked = self.cutoffs.is_revoked
         self.streams.is_cut = self.cutoffs.is_cut
@@ -206,56 +199,32 @@ class Services:
 
     def _stages(self, config: Config, registry: Registry) -> list[Stage]:
         """What happens around a call, outermost first."""
-        self._take_up_approvals(config, registry)
-        settings, rate, burst = config.tools, config.limits.requests_per_second, config.limits.burst
-        spend = self.buckets.spend
+        self.reviews.apply(config, registry.tools.values())
+        settings, limits = config.tools, config.limits
+        rate, burst = limits.requests_per_second, limits.burst
+        buckets = self.limits.tally.buckets
+        self.limits.apply(
+            terms_of(limits), most=limits.concurrency, each=limits.queue, within_s=limits.queue_s
+        )
         stages: list[Stage] = [
             # Around the others: a retried call spends nothing and asks nobody a second time.
             Once(
                 self.runs,
                 timeout_s=settings.timeout_s,
                 max_result_bytes=settings.max_result_bytes,
-                attempts=Attempts(rate=rate, burst=burst, spend_here=spend) if rate else None,
+                kept_s=config.retention.once_s,
+                attempts=Attempts(buckets, rate=rate, burst=burst) if rate else None,
                 redaction=self.redaction,
             )
         ]
-        if rate:
-            stages.append(
-                Limits(
-                    self.relay,
-                    rate=rate,
-                    burst=burst,
-                    spend_here=spend,
-                )
-            )
-        if self.approvals.plan:
-            stages.append(
-                Approval(
-                    self.approvals,
-                    self.runs,
-                    self.relay,
-                    redaction=self.redaction,
-                    timeout_s=settings.timeout_s,
-                    max_result_bytes=settings.max_result_bytes,
-                    page=page_of(config.resource),
-                    is_cut=self.cutoffs.is_cut,
-                )
-            )
+        if not self.limits.limits_nothing:
+            stages.append(self.limits)
+        stages += self.reviews.stages(config, self.runs, self.cutoffs.is_cut)
         if config.log.level == "debug":
             stages.insert(0, Debug())
         if self.outlet.tracer is not None:
             stages.insert(0, Traced(self.outlet.tracer))
         return stages
-
-    def _take_up_approvals(self, config: Config, registry: Registry) -> None:
-        """Which calls need a person from now on, and who is told of it."""
-        settings = config.approvals
-        plan = plan_of(settings, registry.tools.values())
-        self.approvals.apply(settings, plan, registry.tools)
-        if (hook := settings.webhook).url:
-            self.webhook.apply(hook.url, key_of(resolve(hook.secret)), page_of(config.resource))
-        else:
-            self.webhook.apply("", b"", page_of(config.resource))
 
     def _tell_streams(self, before: Config, after: Config, registry: Registry) -> None:
         """Whoever is connected hears of the lists that change, or loses its stream with its due."""
@@ -289,10 +258,11 @@ class Services:
             changes=TenantChanges(self.relay, call.caller.tenant_id),
             correlation=call.correlation,
             depth=call.depth,
+            lasting=call.lasting,
             kit=self.lending,
         )
 
-    def _cut_off(self) -> None:
+    def _cut_off(self, new: tuple[CutOff, ...]) -> None:
         """Somebody may be shut out since a moment ago: everything of theirs ends here."""
         cutoffs = self.cutoffs
         self.decisions.forget(cutoffs.is_revoked)
@@ -303,6 +273,7 @@ class Services:
         self.streams.end(cutoffs.is_cut)
         self.keeper.end(cutoffs.is_cut)
         self.runs.end(cutoffs.is_cut)
+        self.withdrawals.begin(new)
 
     def drain(self, within_s: float) -> None:
         """A stop has begun: end who only listens, and let tasks finish for so long."""
@@ -335,8 +306,9 @@ class Services:
 
     async def aclose(self) -> None:
         """Close what was made here, the log last, so that it has the last requests."""
+        await self.withdrawals.aclose()
         await self.keeper.aclose()
-        await self.webhook.aclose()
+        await self.reviews.aclose()
         await self.runs.aclose()  # before the rest, which what still runs uses
         await self.journal.aclose()
         for introspectors in self._introspectors:
@@ -376,6 +348,12 @@ async def opened(
         await closing.enter_async_context(beating(pulse_of(services)))
         await closing.enter_async_context(expiring(services.approvals))
         yield services
+
+
+def streams_of(config: Config) -> Streams:
+    """The streams that callers may hold open."""
+    limits = config.limits
+    return Streams(most=limits.listen_streams, most_per_caller=limits.listen_streams_per_caller)
 
 
 def keyring_of(config: Config) -> KeyRing:

@@ -5,6 +5,7 @@ from typing import Literal
 from gatepost.approvals.settings import ApprovalsSettings
 from gatepost.audit.settings import AuditSettings
 from gatepost.dashboard.settings import DashboardSettings
+from gatepost.limits.settings import NamedToolAllowance, TenantAllowance, ToolAllowance
 from gatepost.packs.settings import Packs
 from gatepost.table import Table
 from gatepost.telemetry.address import Address, read_address
@@ -140,6 +141,16 @@ class TasksSettings(Table, frozen=True, kw_only=True):
     """Seconds after which another process takes up the task of one that says nothing."""
 
 
+class RetentionSettings(Table, frozen=True, kw_only=True):
+    """How long what is over is kept, where no other table says it."""
+
+    once_s: float = 86_400.0
+    """
+    Seconds that the outcome of a call with an `Idempotency-Key` is answered again; after them the
+    same key is another call.
+    """
+
+
 class McpSettings(Table, frozen=True, kw_only=True):
     """What the MCP endpoint does its own way."""
 
@@ -154,6 +165,12 @@ class LimitsSettings(Table, frozen=True, kw_only=True):
     """Calls a second that one caller may keep up, tools, resources and prompts together; 0: any."""
     burst: int = 20
     """Calls that a caller may make at once after a pause."""
+    concurrency: int = 1000
+    """Calls that run at once in one process; beyond it they wait by turns; 0: any number."""
+    queue: int = 100
+    """Calls of one tenant that may wait for that; beyond it they are refused."""
+    queue_s: float = 5.0
+    """Seconds that a call waits for that before it is refused."""
     failures_per_second: float = 20.0
     """Failed authentications per peer address before it has to wait; 0 turns this off."""
     max_body_bytes: int = 4_000_000
@@ -173,6 +190,10 @@ class LimitsSettings(Table, frozen=True, kw_only=True):
     """Questions to people and clients (older revisions) that may wait for one caller's answer."""
     question_timeout_s: float = 300.0
     """Seconds that such a question waits; the tool's own time stands still meanwhile."""
+    tenant: TenantAllowance = TenantAllowance()
+    tool: ToolAllowance = ToolAllowance()
+    tools: dict[str, NamedToolAllowance] = {}
+    """Tool = what is different for it, one `[limits.tools.NAME]` table each."""
 
 
 class LogSettings(Table, frozen=True, kw_only=True):
@@ -226,6 +247,7 @@ class Config(Table, frozen=True, kw_only=True):
     packs: Packs = Packs()
     mcp: McpSettings = McpSettings()
     tasks: TasksSettings = TasksSettings()
+    retention: RetentionSettings = RetentionSettings()
     approvals: ApprovalsSettings = ApprovalsSettings()
     dashboard: DashboardSettings = DashboardSettings()
     limits: LimitsSettings = LimitsSettings()

@@ -77,6 +77,11 @@ class Streams:
     def __len__(self) -> int:
         return len(self._held)
 
+    @property
+    def closing(self) -> bool:
+        """Whether the server is about to stop."""
+        return self._closing
+
     def __iter__(self) -> Iterator[OpenStream]:
         return iter(tuple(self._held))
 

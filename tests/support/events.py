@@ -28,6 +28,7 @@ class Live:
         self._hung_up = asyncio.Event()
         self._head = asyncio.Event()
         self._reads = asyncio.Event()
+        self._took = asyncio.Event()
         self.taken = 0
         """Messages that the connection took."""
         if not slow:
@@ -60,6 +61,8 @@ class Live:
             return
         await self._reads.wait()
         self.taken += 1
+        self._took.set()
+        self._took = asyncio.Event()
         *blocks, self._left = (self._left + sent.get("body", b"")).split(b"\n\n")
         for block in filter(None, map(block_of, blocks)):
             self._blocks.put_nowait(block)
@@ -74,6 +77,12 @@ class Live:
         """Wait for the head of the answer."""
         await asyncio.wait_for(self._head.wait(), WITHIN_S)
         return self
+
+    async def took(self, number: int) -> None:
+        """Wait until the connection took so many messages."""
+        async with asyncio.timeout(WITHIN_S):
+            while self.taken < number:
+                await self._took.wait()
 
     async def block(self) -> dict[str, str] | None:
         """The fields of the next block that is no comment; None when the answer has ended."""
@@ -119,15 +128,17 @@ class House:
         limits: Limits = DEFAULT_LIMITS,
         version: str = "2025-11-25",
         records: Records | None = None,
+        **more: Any,
     ) -> None:
         tools = [*tools]
-        self.one = Client(tools, limits=limits, records=records)
+        self.one = Client(tools, limits=limits, records=records, **more)
         self.two = Client(
             tools,
             limits=limits,
             relay=self.one.relay,
             records=self.one.records,
             keyring=self.one.keyring,
+            **more,
         )
         self.version = version
         self.session = ""

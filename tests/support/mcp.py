@@ -4,7 +4,7 @@ import asyncio
 import base64
 import hmac
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -26,7 +26,7 @@ from gatepost.streams import Streams
 from gatepost.tools.api import Call, CallContext, Offer
 from gatepost.tools.kit import Kit
 from gatepost.tools.registry import Registry
-from gatepost.tools.runner import Runner
+from gatepost.tools.runner import Runner, Stage
 from gatepost.workspace import TenantWorkspace, Workspaces
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
@@ -142,6 +142,8 @@ class Client:
         streams: Streams | None = None,
         terms: Terms = DEFAULT_TERMS,
         kit: Kit | None = None,
+        stages: Sequence[Stage] = (),
+        asking: Collection[str] = (),
     ) -> None:
         self.kit = kit
         self.clock = Clock()
@@ -155,7 +157,7 @@ class Client:
         self.runner = runner = Runner(
             self.registry,
             context_for=self._context,
-            stages=(Once(runs, timeout_s=30.0, max_result_bytes=max_result_bytes),),
+            stages=(Once(runs, timeout_s=30.0, max_result_bytes=max_result_bytes), *stages),
             max_result_bytes=max_result_bytes,
             clock=self.clock,
         )
@@ -173,6 +175,7 @@ class Client:
             streams=self.streams,
             keeper=self.keeper,
             register=Register(self.records, self.relay, clock=self.clock),
+            asking=asking,
         )
         self.endpoint = Endpoint(
             self.server,
@@ -191,6 +194,8 @@ class Client:
             request_id=call.request_id,
             workspace=space,
             correlation=call.correlation,
+            depth=call.depth,
+            lasting=call.lasting,
             client=call.client,
             changes=self.feed.of(tenant),
             kit=self.kit,

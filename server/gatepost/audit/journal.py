@@ -2,12 +2,11 @@
 
 import asyncio
 import time
-from collections import Counter, deque
+from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
 from time import perf_counter
 from typing import Protocol
 
-import msgspec
 import structlog
 
 from gatepost.audit.chain import Linker
@@ -22,8 +21,6 @@ from gatepost.tools.api import Call, Failure
 from gatepost.tools.redaction import Guard, Redaction
 from gatepost_authz.caller import TenantContext
 
-MOST_AT_ONCE = 1_000
-"""Records of one transaction."""
 MOST_WAITING = 10_000
 """Records that wait for a database that does not answer."""
 RETRY_S = 1.0
@@ -31,15 +28,6 @@ CLOSING_S = 5.0
 """How long a stop waits for the last records."""
 
 log = structlog.get_logger("gatepost.audit")
-
-
-class Group(msgspec.Struct, gc=False):
-    """What is to be written in one transaction, and what those wait for who wait for that."""
-
-    entries: list[Entry]
-    pledge: Pledge
-    late: bool = False
-    """Whether it failed once: those who waited know, and it may be there all the same."""
 
 
 class Listener(Protocol):
@@ -53,10 +41,10 @@ class Journal:
     """
     One process's way to the record.
 
-    A call costs a tuple; what its record says is made, redacted, hashed and written
-    for many calls at once (group commit), in another thread where the store has one. While the
-    database does not answer nothing is forgotten: records wait, and calls are refused or go on as
-    `audit.on_failure` says.
+    A call costs a tuple; what its record says is made, redacted, hashed and written for many calls
+    at once (group commit), in another thread where the store has one. All calls of a batch wait for
+    one pledge. While the database does not answer nothing is forgotten: records wait, and calls are
+    refused or go on as `audit.on_failure` says.
     """
 
     def __init__(
@@ -74,8 +62,9 @@ class Journal:
         """Records since the start."""
         self._records, self._redaction, self._clock = records, redaction, clock
         self._linker = Linker(keyring)
-        self._group = Group([], Pledge())
-        self._waiting: deque[Group] = deque()
+        self._waiting: list[Entry] = []
+        self._pledge = Pledge()
+        self._late = False
         self._lost: Counter[str] = Counter()
         self._armed = False
         self._closing = False
@@ -94,22 +83,11 @@ class Journal:
     ) -> Pledge:
         """See `Recorder`."""
         reason = reason_of(ending) if isinstance(ending, BaseException) else ending
-        pledge = self._take((call, began, perf_counter(), guards, reason))
+        self._waiting.append((call, began, perf_counter(), guards, reason))
         if not self._armed:
             self._armed = True
             asyncio.get_running_loop().call_later(self._batch_s, self._begin)
-        return pledge
-
-    def _take(self, entry: Entry) -> Pledge:
-        group = self._group
-        group.entries.append(entry)
-        if len(group.entries) >= MOST_AT_ONCE:
-            self._close_group()
-        return group.pledge
-
-    def _close_group(self) -> None:
-        self._waiting.append(self._group)
-        self._group = Group([], Pledge())
+        return self._pledge
 
     async def note(  # noqa: PLR0913  # each of them is a field of the record
         self,
@@ -152,13 +130,15 @@ class Journal:
             shared_audience=caller.shared_audience if caller else False,
             details={name: text(clean(value)) for name, value in (details or {}).items()},
         )
-        pledge = self._take((tenant, draft(body, side, text(caller.subject) if caller else None)))
+        one = draft(body, side, text(caller.subject) if caller else None)
+        self._waiting.append((tenant, one))
+        pledge = self._pledge
         if not self._armed:
             self._begin()
         try:
             await pledge
         except Broken as failure:
-            raise StoreUnavailable(str(failure)) from None
+            raise StoreUnavailable(f"it could not be put on record: {failure}") from None
 
     # What was told is written here.
 
@@ -166,30 +146,47 @@ class Journal:
         self._armed = True
         if self._writing is None or self._writing.done():
             self._writing = asyncio.get_running_loop().create_task(self._write())
+            self._writing.add_done_callback(self._over)
 
     async def _write(self) -> None:
-        while self._waiting or self._group.entries:
-            if not self._waiting:
-                self._close_group()
-            group = self._waiting[0]
+        while self._waiting:
+            batch, self._waiting = self._waiting, []
+            pledge, self._pledge = self._pledge, Pledge()
             made: dict[str, list[Draft]] = {}
+            outage, kept = None, False
             try:
-                await self._commit(group, made)
-            except StoreUnavailable as outage:
-                await self._failed(group, made, outage)
+                await self._commit(batch, made)
+                kept, self.refusing = True, False
+            except StoreUnavailable as found:
+                outage, kept = found, self.settings.on_failure == "go_on"
+                self.refusing = not kept
+            finally:
+                # Whatever happens: nobody may be left waiting.
+                if kept:
+                    pledge.keep()
+                else:
+                    pledge.give_up(str(outage or "the record could not be made"))
+            if outage is not None:
+                if kept:
+                    self._pledge.keep()  # those that come now do not wait for a retry
+                await self._later(batch, made, outage)
                 if self._closing:
                     break
                 await asyncio.sleep(RETRY_S)
-                continue
-            self._waiting.popleft()
-            self.refusing = False
-            if not group.late:
-                group.pledge.keep()
         self._armed = False
 
-    async def _commit(self, group: Group, made: dict[str, list[Draft]]) -> None:
+    def _over(self, writing: "asyncio.Task[None]") -> None:
+        self._armed = False
+        if not writing.cancelled() and (error := writing.exception()) is not None:
+            self.refusing = self.settings.on_failure == "refuse"
+            log.error("audit_stopped", exc_info=error)
+            if self._waiting:
+                self._begin()
+
+    async def _commit(self, entries: list[Entry], made: dict[str, list[Draft]]) -> None:
         """Write the entries; *made* holds the drafts that they have become."""
-        entries = await self._missing(group.entries) if group.late else group.entries
+        if self._late:
+            entries = await self._missing(entries)
         now, settings, lost = (self._clock(), perf_counter()), self.settings, self._lost
 
         def make() -> dict[str, list[Draft]]:
@@ -204,6 +201,7 @@ class Journal:
             raise
         self._linker.keep()
         self._lost = Counter()
+        self._late = False
         for tenant, rows in written.items():
             self.written += len(rows)
             for listener in self.listeners:
@@ -224,52 +222,33 @@ class Journal:
             if not isinstance(entry[0], str) or (entry[0], entry[1].body) not in there
         ]
 
-    async def _failed(
-        self, group: Group, made: dict[str, list[Draft]], outage: StoreUnavailable
+    async def _later(
+        self, batch: list[Entry], made: dict[str, list[Draft]], outage: StoreUnavailable
     ) -> None:
-        """Keep the records for later, and tell who waits for them."""
-        refuses = self.settings.on_failure == "refuse"
-        self.refusing = refuses
-        entries = group.entries
-        log.error("audit_not_written", records=len(entries), reason=str(outage), refusing=refuses)
-        if group.late:
-            return
-        group.late = True
-        if refuses:
-            group.pledge.give_up(str(outage))
-        else:
-            group.pledge.keep()
+        """Keep the records of a batch until the database answers."""
+        refusing, reason = self.refusing, str(outage)
+        log.error("audit_not_written", records=len(batch), reason=reason, refusing=refusing)
         if not made:
             now, settings = (self._clock(), perf_counter()), self.settings
-            made = await asyncio.to_thread(drafts_of, entries, now, settings)
-        group.entries = [(name, one) for name, some in made.items() for one in some]
-        self._drop()
-
-    def _drop(self) -> None:
-        """Of what waits for a database that does not answer, keep what there is room for."""
-        while self._held() > MOST_WAITING and len(self._waiting) > 1:
-            # The newest of them: what happened first is written first.
-            group = self._waiting.pop()
-            for entry in group.entries:
-                tenant = entry[0] if isinstance(entry[0], str) else entry[0].caller.tenant_id
-                self._lost[tenant] += 1
-            log.error("audit_records_lost", records=len(group.entries))
-            if not group.late:
-                group.pledge.give_up("too many records wait")
-
-    def _held(self) -> int:
-        return len(self._group.entries) + sum(len(group.entries) for group in self._waiting)
+            made = await asyncio.to_thread(drafts_of, batch, now, settings)
+        late = [(tenant, one) for tenant, drafts in made.items() for one in drafts]
+        room = max(MOST_WAITING - len(self._waiting), 0)
+        self._lost.update(tenant for tenant, _ in late[room:])
+        if late[room:]:
+            log.error("audit_records_lost", records=len(late[room:]))
+        self._late = True
+        self._waiting = [*late[:room], *self._waiting]
 
     async def aclose(self) -> None:
         """Write what is left, for a while."""
         self._closing = True
-        if self._held() and (self._writing is None or self._writing.done()):
+        if self._waiting and (self._writing is None or self._writing.done()):
             self._begin()
         if self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing], timeout=CLOSING_S)
             self._writing.cancel()
-        if left := self._held():
-            log.error("audit_records_lost", records=left)
+        if self._waiting:
+            log.error("audit_records_lost", records=len(self._waiting))
 
 
 def _gap(tenant: str, lost: int, now: float) -> Draft:

@@ -4,7 +4,7 @@ import asyncio
 import contextlib
 import secrets
 from collections import Counter
-from collections.abc import Awaitable, Iterable, Mapping
+from collections.abc import Awaitable, Callable, Iterable, Mapping
 from functools import cached_property
 from typing import Any, NamedTuple
 
@@ -18,18 +18,22 @@ from gatepost.mcp.interaction import Audience
 from gatepost.mcp.jsonrpc import URL_ELICITATION, Refused, request
 from gatepost.mcp.resumption import Resumable
 from gatepost.mcp.room import Room, Signal
+from gatepost.mcp.visit import Visit
 from gatepost.stores.api import StoreUnavailable
 from gatepost.streams import Closing, TooMany
 from gatepost.telemetry.trace import marked
 from gatepost.tools.api import ToolFailure
+from gatepost.tools.asking import UrlElicitation
 from gatepost.tools.client import (
+    PAGES,
     Capabilities,
-    Clock,
     InputNeeded,
     InputRequest,
     LogLevel,
     MissingCapability,
+    Waiting,
     lacking,
+    pending,
     required_by,
 )
 from gatepost_authz.caller import TenantContext
@@ -71,9 +75,16 @@ class Desk:
     """
 
     def __init__(
-        self, keyring: KeyRing, *, most_per_caller: int = 20, limit_s: float = 300
+        self,
+        keyring: KeyRing,
+        *,
+        most_per_caller: int = 20,
+        limit_s: float = 300,
+        stopping: Callable[[], bool] = lambda: False,
     ) -> None:
         self._keyring = keyring
+        self.stopping = stopping
+        """Whether the server is about to stop."""
         self.limit_s = limit_s
         self._most = most_per_caller
         self._open: Counter[tuple[str, str, str, str]] = Counter()
@@ -147,6 +158,7 @@ class Conversation(Audience):
         desk: Desk,
         caller: TenantContext,
         token: Raw | None,
+        allowed_s: Callable[[TenantContext], float],
     ) -> None:
         if stream is not None:
             level: Any = ear.room.record.log_level or UNSET_LEVEL
@@ -155,17 +167,13 @@ class Conversation(Audience):
         self._ear = ear
         self._desk = desk
         self._caller = caller
-        self._clock: Clock | None = None
+        self._allowed_s = allowed_s
         self._pages: list[Mapping[str, Any]] = []
 
     @cached_property
     def capabilities(self) -> Capabilities:
         """What the client declared when its session began."""
         return self._ear.room.session.declared
-
-    def timed(self, clock: Clock) -> None:
-        """Hold this clock while somebody is asked."""
-        self._clock = clock
 
     async def pause(self, retry_after_s: float) -> None:
         """Let go of the connection; the client comes back with the last event's id."""
@@ -197,6 +205,41 @@ class Conversation(Audience):
                 return await self._converse(stream, out, shown)
         finally:
             self._desk.close(self._caller, len(out))
+
+    async def stand_by(self, waiting: Waiting) -> None:
+        """See Client; the call's stream stays open, and a client that opens pages is shown one."""
+        stream, allowed_s = self._resumable, self._allowed_s(self._caller)
+        opens = waiting.url and self._ear.room.session.version == WITH_URLS
+        if stream is None or not opens or lacking(self.capabilities, PAGES):
+            if not await self.hold(waiting, allowed_s, self._desk.stopping):
+                raise pending(waiting)
+            return
+        page = UrlElicitation(waiting.message, waiting.url).request
+        shown = projected(page, WITH_URLS, elicitation_id=secrets.token_urlsafe(12))
+        question = Question("page", self._desk.name(self._ear.room), page.method)
+        visit = Visit(waiting, page, self._show(stream, question, shown))
+        is_over = was_open = False
+        try:
+            is_over = await self.hold(visit, allowed_s, self._desk.stopping)
+        finally:
+            was_open = visit.is_open
+            await visit.close()
+        if was_open:
+            await self._take_back(stream, [question.identity])
+        if visit.declined or not is_over:
+            raise pending(waiting)
+        told = {"elicitationId": shown["elicitationId"]}
+        await stream.notify("notifications/elicitation/complete", told)
+
+    async def _show(
+        self, stream: Resumable, question: Question, shown: Mapping[str, Any]
+    ) -> Mapping[str, Any]:
+        self._desk.open(self._caller, 1)
+        try:
+            answers = await self._converse(stream, [question], {question.key: shown})
+        finally:
+            self._desk.close(self._caller, 1)
+        return answers[question.key]
 
     async def answered(self, work: Awaitable[bytes]) -> bytes:
         """See Audience; pages to visit are the one question that an answer can carry (E-15)."""
@@ -255,7 +298,7 @@ class Conversation(Audience):
                 key = waiting.pop(identity).key
                 answers[key] = _read(answer)
 
-    async def _take_back(self, stream: Resumable, waiting: Mapping[str, Question]) -> None:
+    async def _take_back(self, stream: Resumable, waiting: Iterable[str]) -> None:
         for identity in waiting:
             params = {"requestId": identity, "reason": "The answer is not waited for any more"}
             await stream.notify("notifications/cancelled", params)

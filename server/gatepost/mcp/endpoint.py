@@ -112,6 +112,7 @@ class Endpoint:
             server.keyring,
             most_per_caller=limits.questions_per_caller,
             limit_s=limits.question_timeout_s,
+            stopping=server.stopping,
         )
         self._handshake = Handshake(server, sessions, self._legacy, desk)
 

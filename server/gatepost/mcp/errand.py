@@ -5,8 +5,12 @@ from collections.abc import Mapping
 from contextlib import nullcontext
 from typing import Any, Protocol
 
+from gatepost.mcp.vigil import watched
+from gatepost.mcp.visit import Visit
+from gatepost.tools.asking import UrlElicitation
 from gatepost.tools.client import (
     NOBODY,
+    PAGES,
     Capabilities,
     Client,
     Clock,
@@ -16,8 +20,13 @@ from gatepost.tools.client import (
     Unaccepted,
     Waiting,
     lacking,
+    pending,
     required_by,
+    told,
 )
+
+VISIT = "gatepost:visit"
+"""The key of a page where somebody else decides; no tool can ask by it (`asking.KEY`)."""
 
 
 class Job(Protocol):
@@ -28,6 +37,12 @@ class Job(Protocol):
 
     async def ask(self, requests: Mapping[str, InputRequest]) -> Mapping[str, Mapping[str, Any]]:
         """Wait until the client has answered everything."""
+
+    async def wait(self, message: str, *, untouched: bool) -> None:
+        """Keep that it waits, and whether nothing of the call has begun."""
+
+    async def go_on(self) -> None:
+        """Keep that the call begins now, if it had not."""
 
 
 class Errand:
@@ -44,6 +59,8 @@ class Errand:
         """Set when the call wants to be a task, or is over."""
         self.heard: list[tuple[Mapping[str, InputRequest], Mapping[str, Any]]] = []
         """What was asked before the call became a task, and answered."""
+        self.untouched = False
+        """Whether the call waits for a decision before anything of it has begun."""
         self._client = client
         self._job: Job | None = None
         self._clock: Clock | None = None
@@ -108,9 +125,47 @@ class Errand:
             return await self._job.ask(requests)
 
     async def stand_by(self, waiting: Waiting) -> None:
-        """See `Client`."""
-        await self._client.stand_by(waiting)
+        """
+        See `Client`; the call becomes a task, whose record shows the page to a client that opens
+        pages. Whether its person went there, and what it says of that, changes nothing.
+        """
+        # Its clock is made when its tool begins, so without one nothing was done yet.
+        untouched = self._clock is None
+        if self._job is None:
+            self.untouched = untouched
+            await self.detach()
+        if self._job is None:
+            await self._client.stand_by(waiting)
+            return
+        page = self._page(waiting)
+        await self._job.wait(told(waiting), untouched=untouched)
+        with nullcontext() if self._clock is None else self._clock.held():
+            if page is None:
+                async with watched(waiting) as over:
+                    await over
+            else:
+                await self._show(self._job, waiting, page)
+        await self._job.go_on()
+
+    def _page(self, waiting: Waiting) -> InputRequest | None:
+        if not waiting.url or lacking(self.capabilities, PAGES):
+            return None
+        return UrlElicitation(waiting.message, waiting.url).request
+
+    async def _show(self, job: Job, waiting: Waiting, page: InputRequest) -> None:
+        visit = Visit(waiting, page, _answer(job, page))
+        try:
+            async with watched(visit) as over:
+                await over
+        finally:
+            await visit.close()
+        if visit.declined:
+            raise pending(waiting)
 
     async def pause(self, retry_after_s: float) -> None:
         """See `Client`."""
         await self._client.pause(retry_after_s)
+
+
+async def _answer(job: Job, page: InputRequest) -> Mapping[str, Any]:
+    return (await job.ask({VISIT: page}))[VISIT]

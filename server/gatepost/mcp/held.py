@@ -4,8 +4,9 @@ import asyncio
 from abc import abstractmethod
 
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, RATE_LIMITED, Refused
-from gatepost.mcp.line import SIGN_OF_LIFE, Line
+from gatepost.mcp.line import Line
 from gatepost.mcp.room import Room, Signal
+from gatepost.mcp.stream import SIGN_OF_LIFE
 from gatepost.stores.api import Following, StoreUnavailable
 from gatepost.streams import Closing, Streams, TooMany
 from gatepost_authz.caller import TenantContext

@@ -2,13 +2,15 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Mapping
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw
 
+from gatepost.mcp import vigil
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused, read_id
 from gatepost.mcp.pace import Pace
 from gatepost.mcp.params import Meta
@@ -16,8 +18,11 @@ from gatepost.mcp.stream import Stream
 from gatepost.tools.client import (
     LEVELS,
     Capabilities,
+    Clock,
     LogLevel,
     Nobody,
+    Waiting,
+    told,
 )
 
 # What a person can follow, and no more than a loop over a million rows should put on a wire.
@@ -37,6 +42,9 @@ class Audience(Nobody):
     _late: Mapping[str, Any] | None = None
     _later: asyncio.Task[None] | None = None
     _dropped = 0
+    _clock: Clock | None = None
+    _ahead = 0.0
+    """How far reports of waiting are ahead of what the tool itself reports (PR-01)."""
 
     def __init__(
         self,
@@ -76,6 +84,11 @@ class Audience(Nobody):
 
         Of reports that come too fast only the newest goes out, as soon as one may (PR-02).
         """
+        if self._ahead:
+            progress, total = progress + self._ahead, total and total + self._ahead
+        await self._report(progress, total, message)
+
+    async def _report(self, progress: float, total: float | None, message: str | None) -> None:
         if self.stream is None or self._token is None:
             return
         if not progress > self._reported or math.isinf(progress):
@@ -99,6 +112,39 @@ class Audience(Nobody):
             return
         self._late = None
         await self.stream.notify("notifications/progress", params)
+
+    def timed(self, clock: Clock) -> None:
+        """Hold this clock while somebody is asked, or somebody else decides."""
+        self._clock = clock
+
+    async def hold(self, waiting: Waiting, for_s: float, stopping: Callable[[], bool]) -> bool:
+        """
+        Keep the request open until it is decided, for so many seconds at most; False: it is not.
+
+        The client hears that it waits, by its progress token or else by signs of life; where it
+        would hear nothing at all, the time is short.
+        """
+        before = self._reported
+        start = 0.0 if math.isinf(before) else before + 1
+
+        async def sign(waited_s: float) -> None:
+            if self._token is not None:
+                await self._report(start + round(waited_s, 1), None, told(waiting))
+            elif self.stream is not None:
+                await self.stream.sign()
+
+        with nullcontext() if self._clock is None else self._clock.held():
+            await sign(0.0)
+            if self.stream is None or not self.stream.started:
+                for_s = min(for_s, vigil.HOLD_S)
+            try:
+                return await vigil.decided(waiting, sign, for_s=for_s, stopping=stopping)
+            finally:
+                if self._reported > before:
+                    # A tool begins to count at 0, or goes on where it was.
+                    self._ahead += (
+                        self._reported + 1 if math.isinf(before) else self._reported - before
+                    )
 
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
         """Send `notifications/message`, at or above the level that was asked for (LG-03)."""

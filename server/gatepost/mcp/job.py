@@ -44,6 +44,7 @@ LOOKS_PER_LEASE = 10
 """How often a record is looked at although nobody said that it changed."""
 
 MESSAGE_CHARACTERS = 500
+GOES_ON = "It was decided, and the call goes on."
 
 _encode = msgspec.json.encode
 _members = msgspec.json.Decoder(dict[str, Raw]).decode
@@ -71,12 +72,14 @@ class Job:
         self.work = work
         self.keys = keys
         self.reason: Reason | None = None
+        self._runner = record.runner
         self._ledger = ledger
         self._look_s = ledger.terms.lease_s / LOOKS_PER_LEASE
         self._turn = asyncio.Event()
         self._news = asyncio.Event()
         self._message = record.status_message
         self._noted_at = 0.0
+        self._waits = False
         self._withdrawn: set[str] = set()
         work.add_done_callback(lambda _: self._turn.set())
 
@@ -106,6 +109,32 @@ class Job:
         # A tool that reports in a loop must not write in a loop.
         if self._ledger.clock() - self._noted_at >= self._ledger.terms.poll_interval_s:
             await self._change(self._up_to_date)
+
+    async def wait(self, message: str, *, untouched: bool) -> None:
+        """Keep that it waits for somebody's decision, and whether nothing of it has begun."""
+        self._message = message[:MESSAGE_CHARACTERS]
+        self._waits = True
+        await self._own(lambda record: self._up_to_date(_touched(record, not untouched)))
+
+    async def go_on(self) -> None:
+        """
+        Keep that it begins now.
+
+        From here on it must not be run again just because its server is gone.
+        """
+        self._waits = False
+        self._message = GOES_ON
+        await self._own(lambda record: self._up_to_date(_touched(record, True)))
+
+    async def _own(self, edit: Edit) -> None:
+        """Change the record; does not return when it is not ours any more."""
+        await self._change(edit)
+        if self.record.cancelled:
+            # Its client was told so before the call had begun.
+            self.stop("cancelled")
+        if self.reason is not None or self.record.runner != self._runner:
+            # The cancellation is under way, and reaches whoever waits.
+            await asyncio.Event().wait()
 
     async def ask(self, requests: Mapping[str, InputRequest]) -> Mapping[str, Mapping[str, Any]]:
         """Put the questions into the record and wait until each is answered (K-11, K-12)."""
@@ -142,7 +171,7 @@ class Job:
             self.stop("over")
             return
         self._learn(record)
-        if record.runner != self.record.runner:
+        if record.runner != self._runner:
             self.stop("lost")
         elif record.cancelled:
             self.stop("cancelled")
@@ -164,14 +193,17 @@ class Job:
             record = _replace(record, status_message=self._message)
         if record.leased_until < now + terms.lease_s / 2:
             record = _replace(record, leased_until=now + terms.lease_s)
+            if self._waits:
+                # A person may take longer than a task is kept.
+                kept_until = max(record.expires_at, now + terms.ttl_s)
+                record = _replace(record, expires_at=kept_until)
         return record
 
     async def _change(self, edit: Edit) -> None:
         """Change the record while it is ours, however long the store is out of reach."""
-        runner = self.record.runner
 
         def ours(record: TaskRecord) -> TaskRecord:
-            return edit(record) if record.runner == runner else record
+            return edit(record) if record.runner == self._runner else record
 
         while True:
             try:
@@ -180,7 +212,7 @@ class Job:
             except StoreUnavailable:
                 _log.warning("a change of a task waits for the store")
                 await asyncio.sleep(self._look_s)
-        if record is None or (record.runner != runner and record.runner):
+        if record is None or (record.runner != self._runner and record.runner):
             self.stop("lost")
         else:
             self._learn(record)
@@ -214,6 +246,15 @@ class Job:
             # What the tool put into its answer has no JSON.
             refusal = refusal_of(bad)
             return failed(refusal.code, refusal.message)
+
+
+def _touched(record: TaskRecord, touched: bool) -> TaskRecord:
+    """The record with whether anything of its call has begun."""
+    call = _members(record.call)
+    untouched = Raw(b"false" if touched else b"true")
+    if call.get("untouched", Raw(b"false")) == untouched:
+        return record
+    return _replace(record, call=_encode(call | {"untouched": untouched}))
 
 
 def refusal_of(raised: BaseException) -> Refused:

@@ -58,6 +58,8 @@ class StoredCall(msgspec.Struct, frozen=True):
     scopes: frozenset[str]
     """What the tool asked of its caller; asked of whoever wants to see the task, too."""
     attempts: int = 1
+    untouched: bool = False
+    """Whether it waits for a decision before anything of it has begun."""
     correlation: str | None = None
 
 
@@ -103,6 +105,7 @@ class Keeper:
             capabilities=dict(errand.capabilities),
             scopes=tool.scopes,
             correlation=call.correlation,
+            untouched=errand.untouched,
         )
         record = TaskRecord(
             id=f"t_{secrets.token_urlsafe(24)}",
@@ -185,7 +188,9 @@ class Keeper:
             run = stored, fresh_runner()
             # Nobody waits for these any more; whoever asks again, asks by another key.
             record = questions.withdraw(record, questions.waiting(record))
-            again = _replace(stored, attempts=stored.attempts + 1)
+            # Until it waits again, it counts as begun: this run may find that it was decided.
+            attempts = stored.attempts + (not stored.untouched)
+            again = _replace(stored, attempts=attempts, untouched=False)
             until = now + self.ledger.terms.lease_s
             return _replace(record, call=_encode(again), runner=run[1], leased_until=until)
 
@@ -225,7 +230,8 @@ class Keeper:
             return None, failed(INTERNAL_ERROR, UNKNOWN_EFFECT)
         except UnknownTool:
             return None, failed(INVALID_PARAMS, GONE)
-        if not (tool.annotations.read_only_hint or tool.annotations.idempotent_hint):
+        hints = tool.annotations
+        if not (stored.untouched or hints.read_only_hint or hints.idempotent_hint):
             return None, failed(INTERNAL_ERROR, UNKNOWN_EFFECT)
         if stored.attempts >= ATTEMPTS:
             return None, failed(INTERNAL_ERROR, STOPPED_OFTEN)

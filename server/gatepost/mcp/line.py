@@ -6,13 +6,10 @@ from typing import Any
 
 from starlette.types import Receive, Send
 
-from gatepost.mcp.stream import HEADERS
+from gatepost.mcp.stream import HEADERS, SIGN_OF_LIFE
 from gatepost.streams import Streams
 from gatepost.tools.attend import Attended, Stop
 from gatepost_authz.caller import TenantContext
-
-SIGN_OF_LIFE = b":\n\n"
-"""A comment, which readers of event streams skip (HTML, Server-sent events)."""
 
 
 class Woken(Exception):

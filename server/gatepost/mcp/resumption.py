@@ -11,7 +11,7 @@ from gatepost.mcp.era import NEWEST_HANDSHAKE
 from gatepost.mcp.journal import EVENT, LAST, MARK, SILENT_END, Archive, Journal
 from gatepost.mcp.jsonrpc import notification
 from gatepost.mcp.room import Signal
-from gatepost.mcp.stream import Stream, frame
+from gatepost.mcp.stream import SIGN_OF_LIFE, Stream, frame
 from gatepost.stores.api import StoreUnavailable
 from gatepost.streams import Closing, Streams, TooMany
 from gatepost_authz.caller import TenantContext
@@ -59,6 +59,17 @@ class Resumable(Stream):
                 await self._event(notification(method, params), more=True)
             except (TooMany, Closing):
                 return
+
+    async def sign(self) -> None:
+        """See `Stream`; nothing when it would open one stream too many."""
+        async with self._turn:
+            if self._ended:
+                return
+            try:
+                await self._start()
+            except (TooMany, Closing):
+                return
+            await self._put(SIGN_OF_LIFE, more=True)
 
     async def ask(self, body: bytes) -> None:
         """Send a request of ours; raises TooMany or Closing."""
@@ -123,7 +134,7 @@ class Resumable(Stream):
         async with self._turn:
             if not self._ended:
                 await self._journal.write(MARK)
-                await self._put(b":\n\n", more=True)
+                await self._put(SIGN_OF_LIFE, more=True)
 
     async def _hang_up(self) -> None:
         """The client has another connection for this by now: one message, one stream (S-11)."""

@@ -16,6 +16,7 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw
 
+from gatepost.mcp import vigil
 from gatepost.mcp.interaction import Audience, log_level, progress_token
 from gatepost.mcp.jsonrpc import INTERNAL_ERROR, INVALID_PARAMS, Refused
 from gatepost.mcp.params import NO_META, Params
@@ -23,13 +24,16 @@ from gatepost.mcp.questions import digest
 from gatepost.mcp.server import Server
 from gatepost.mcp.stream import Stream
 from gatepost.telemetry.trace import marked, shared
-from gatepost.tools.asking import Malformed, Unfit, check_answer
+from gatepost.tools.asking import Malformed, Unfit, UrlElicitation, check_answer
 from gatepost.tools.client import (
+    PAGES,
     Capabilities,
     InputNeeded,
     InputRequest,
     MissingCapability,
+    Waiting,
     lacking,
+    pending,
     required_by,
 )
 from gatepost_authz.caller import TenantContext
@@ -38,6 +42,11 @@ PURPOSE = "request-state"
 STATE_LASTS_S = 900
 """A person reads, thinks and types; not much longer, or an old yes would count."""
 MOST_ROUNDS = 32
+VISIT = "gatepost:visit-"
+"""
+How keys of pages begin where somebody else decides: no tool can ask by them (`asking.KEY`), and
+each round has a fresh one.
+"""
 MOST_RESPONSES = 64
 MOST_RESPONSE_BYTES = 1_048_576
 # The key ring opens nothing longer (MOST_SEALED_CHARACTERS), as base64 and with its proof.
@@ -59,6 +68,8 @@ class State(msgspec.Struct, frozen=True):
     asked: dict[str, str]
     """The open questions, by key."""
     given: dict[str, Given]
+    visits: int = 0
+    """How often a page was shown on which somebody else decides; these are no rounds."""
 
 
 _encode = msgspec.json.encode
@@ -83,6 +94,9 @@ class Rounds(Audience):
 
     _round = 0
     _given: Mapping[str, Given] = {}
+    _visits = 0
+    _visited: Mapping[str, Raw | None] = {}
+    """What tells the page that was shown last, and what came back."""
     _read: Capabilities | None = None
 
     def __init__(
@@ -109,9 +123,12 @@ class Rounds(Audience):
             return
         state = self._open(params.request_state)
         # Keys that nobody asked by are ignored (M-11).
-        asked = state.asked.keys() & responses.keys()
+        shown = {key for key in state.asked if key.startswith(VISIT)}
+        asked = state.asked.keys() & responses.keys() - shown
         new = {key: Given(state.asked[key], responses[key]) for key in asked}
         self._round, self._given = state.round, {**new, **state.given}
+        self._visits = state.visits
+        self._visited = {state.asked[key]: responses.get(key) for key in shown}
 
     @property
     def capabilities(self) -> Capabilities:
@@ -155,6 +172,44 @@ class Rounds(Audience):
         self._given = {**kept, key: Given(question, given.answer)}
         return answer
 
+    async def stand_by(self, waiting: Waiting) -> None:
+        """
+        See Client; a client that opens pages is shown this one, and calls again.
+
+        Whether its person went there, and what it says of that, changes nothing; only who declines
+        wants no answer any more.
+        """
+        server = self._server
+        allowed_s = server.runner.allowed_s(self._caller)
+        page = self._page(waiting)
+        if page is None:
+            if not await self.hold(waiting, allowed_s, server.stopping):
+                raise pending(waiting)
+            return
+        key = f"{VISIT}{self._visits + 1}"
+        if _mark(page) not in self._visited:
+            raise InputNeeded({key: page})
+        if self._declined(key, page):
+            raise pending(waiting)
+        if not await self.hold(waiting, min(allowed_s, vigil.HOLD_S), server.stopping):
+            raise InputNeeded({key: page})
+
+    def _page(self, waiting: Waiting) -> InputRequest | None:
+        """The page to show; None where the client does not open pages."""
+        if not waiting.url or not self._asks or lacking(self.capabilities, PAGES):
+            return None
+        return UrlElicitation(waiting.message, waiting.url).request
+
+    def _declined(self, key: str, page: InputRequest) -> bool:
+        given = self._visited[_mark(page)]
+        if given is None:
+            return False
+        try:
+            answer = check_answer(page, msgspec.json.decode(given))
+        except (Malformed, msgspec.DecodeError) as mistake:
+            raise Rejected(key, page, str(mistake)) from None
+        return bool(answer["action"] != "accept")
+
     def questions(self, needed: InputNeeded) -> bytes:
         """
         What a run ended with, as its request's result (M-02), without caching hints (C-04).
@@ -163,20 +218,23 @@ class Rounds(Audience):
         """
         if isinstance(needed, Rejected):
             raise needed.refusal
-        if self._round >= MOST_ROUNDS:
+        visit = any(key.startswith(VISIT) for key in needed.requests)
+        if self._round >= MOST_ROUNDS and not visit:
             raise Refused(INTERNAL_ERROR, "The call asks more often than it may", status=200)
         shown = b'{"resultType":"input_required"'
         if needed.requests:
             shown += b',"inputRequests":' + _encode(_told(needed.requests))
-        state = self._seal(needed.requests)
+        state = self._seal(needed.requests, visit=visit)
         return shown + b',"requestState":' + _encode(state) + self._server.tail + b"}"
 
-    def _seal(self, requests: Mapping[str, InputRequest]) -> str:
+    def _seal(self, requests: Mapping[str, InputRequest], *, visit: bool) -> str:
+        tell = _mark if visit else digest
         state = State(
-            self._round + 1,
+            self._round + (not visit),
             self._server.runner.clock() + STATE_LASTS_S,
-            {key: digest(request) for key, request in requests.items()},
+            {key: tell(request) for key, request in requests.items()},
             {key: given for key, given in self._given.items() if given.question is not None},
+            self._visits + visit,
         )
         payload = _encode(state)
         if len(payload) > MOST_STATE_BYTES:
@@ -207,6 +265,11 @@ class Rounds(Audience):
             hashlib.sha256(arguments).hexdigest(),
         ]
         return _encode(bound)
+
+
+def _mark(page: InputRequest) -> str:
+    """What tells a page from others: its message may count the minutes."""
+    return str(page.params["url"])
 
 
 def _told(requests: Mapping[str, InputRequest]) -> Mapping[str, InputRequest]:

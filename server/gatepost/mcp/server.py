@@ -1,5 +1,6 @@
 """What every method answers from, and the request it answers."""
 
+from collections.abc import Collection
 from typing import Any
 
 import msgspec
@@ -72,6 +73,7 @@ class Server:
         register: Register,
         underway: Underway | None = None,
         page_size: int = PAGE_SIZE,
+        asking: Collection[str] = (),
     ) -> None:
         self.runner = runner
         self.registry = registry
@@ -79,13 +81,17 @@ class Server:
         self.keyring = keyring
         self.feed = feed
         self.streams = streams
-        self.lengthy = frozenset(name for name, tool in registry.tools.items() if may_last(tool))
+        self.asking = frozenset(asking)
+        """The tools whose calls may have to wait until a person has decided."""
+        lasting = frozenset(name for name, tool in registry.tools.items() if may_last(tool))
+        self.lengthy = lasting | self.asking
         """The tools whose calls may become tasks."""
         self.tasks = keeper
         self.register = register
-        self.underway = underway or Underway()
+        self.underway = Underway() if underway is None else underway
         self.capabilities: dict[str, Any] = capabilities(registry)
-        self.modern_capabilities = self.capabilities | extensions(registry)
+        negotiated = extensions(registry, tasks=bool(self.lengthy))
+        self.modern_capabilities = self.capabilities | negotiated
         self.tail = b',"_meta":' + _encode({SERVER_INFO: info})
         self.listing = Listing(registry, keyring=keyring, tail=self.tail, page_size=page_size)
         shown = {
@@ -97,6 +103,10 @@ class Server:
             "_meta": {SERVER_INFO: info},
         }
         self.discovery = _encode(shown)
+
+    def stopping(self) -> bool:
+        """Whether the server is about to stop, so that nothing should be waited for."""
+        return self.streams.closing
 
     def introduction(self, version: str) -> bytes:
         """The result of `initialize`."""
@@ -137,12 +147,12 @@ def may_last(tool: Tool) -> bool:
     return tool.task_support != "forbidden"
 
 
-def extensions(registry: Registry) -> dict[str, Any]:
+def extensions(registry: Registry, *, tasks: bool) -> dict[str, Any]:
     """What the newest revision negotiates beside its core (X-01)."""
     # Tokens of machines and those from an enterprise's own grant are checked like any other.
     declared: dict[str, Any] = {CLIENT_CREDENTIALS: {}, ENTERPRISE_MANAGED: {}}
     if registry.skills:
         declared[SKILLS] = {"directoryRead": True}
-    if any(may_last(tool) for tool in registry.tools.values()):
+    if tasks:
         declared[TASKS] = {}
     return {"extensions": declared}

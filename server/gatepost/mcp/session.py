@@ -167,7 +167,12 @@ class Handshake:
         session = ear.room.session
         caller = exchange.caller
         client = Conversation(
-            stream, ear=ear, desk=self._desk, caller=caller, token=progress_token(meta)
+            stream,
+            ear=ear,
+            desk=self._desk,
+            caller=caller,
+            token=progress_token(meta),
+            allowed_s=self._server.runner.allowed_s,
         )
         marks = marks_of(exchange.headers, params)
         ask = Ask(caller, exchange.request_id, session.version, params, client, session, *marks)

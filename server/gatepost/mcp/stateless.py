@@ -77,6 +77,8 @@ class Stateless:
         """Who can be told or asked something; None when there is nothing to tell and to ask."""
         meta = NO_META if params.meta is UNSET else params.meta
         tells = not (meta.progress_token is UNSET and meta.log_level is UNSET)
+        # Who may have to wait is shown that its call lives, whether it asked to be told or not.
+        tells = tells or (params.name in self._server.asking and method.name == "tools/call")
         goes_on = not (params.input_responses is UNSET and params.request_state is UNSET)
         if not (tells or meta.capabilities or goes_on):
             return None

@@ -14,6 +14,8 @@ HEADERS = [
     # Proxies that collect a response before passing it on would hold back all progress.
     (b"x-accel-buffering", b"no"),
 ]
+SIGN_OF_LIFE = b":\n\n"
+"""A comment, which readers of event streams skip (HTML, Server-sent events)."""
 
 
 class Stream:
@@ -40,6 +42,14 @@ class Stream:
         async with self._turn:
             if not self._ended:
                 await self._event(notification(method, params), more=True)
+
+    async def sign(self) -> None:
+        """Show that the request is under way, without a message; this may begin the stream."""
+        async with self._turn:
+            if not self._ended:
+                await self._start()
+                body = {"type": "http.response.body", "body": SIGN_OF_LIFE, "more_body": True}
+                await self._send(body)
 
     async def finish(self, body: bytes | None) -> None:
         """Send the response, if there is to be one, and end the stream."""

@@ -87,9 +87,10 @@ async def _turned(errand: Errand, allowed_s: float, tool: Tool) -> bool:
     Wait until the call is over or should become a task; False when its caller's time is over.
 
     What keeps a call from its tool, like an earlier one with the same retry key, may take its time:
-    so does then the task.
+    so does then the task. A tool that does not want tasks is one only if somebody has to decide.
     """
-    patience_s = allowed_s if tool.detaches else min(allowed_s, PATIENCE_S)
+    waits = tool.detaches or tool.task_support == "forbidden"
+    patience_s = allowed_s if waits else min(allowed_s, PATIENCE_S)
     with contextlib.suppress(DeadlinePassed):
         await Within(patience_s, errand.turn.wait())
         return True

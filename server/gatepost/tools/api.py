@@ -93,6 +93,8 @@ class CallContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The caller's own id for what this call is part of; hand it on, and believe nothing of it."""
     depth: int = 0
     """How many calls of other tools led to this one."""
+    lasting: bool = False
+    """Whether it may go on for longer than its caller's token is good: it may become a task."""
 
     kit: Kit | None = None
     """What the methods below lend; None only where a function is called by hand."""

@@ -106,7 +106,7 @@ class Waiting(Protocol):
     """A decision that somebody else has to take before the call goes on."""
 
     message: str
-    """What the agent's side is told: what waits, for whom, and for how long."""
+    """What the agent's side is told: what waits, until when, and what the same call would meet."""
     url: str
     """The page where it can be looked at; whoever opens it must sign in. Empty: there is none."""
     retry_after_s: float
@@ -114,6 +114,16 @@ class Waiting(Protocol):
 
     async def over(self) -> None:
         """Return when it was decided, or when its time is over; raises StoreUnavailable."""
+
+
+def told(waiting: Waiting) -> str:
+    """What waits and where it can be looked at, for whoever reads the agent's side."""
+    return f"{waiting.message} {waiting.url}" if waiting.url else waiting.message
+
+
+def pending(waiting: Waiting) -> Pending:
+    """What a call ends with whose client waits no longer, while the decision is still open."""
+    return Pending(told(waiting), waiting.retry_after_s)
 
 
 class Clock(Protocol):
@@ -195,7 +205,7 @@ class Nobody:
 
     async def stand_by(self, waiting: Waiting) -> None:
         """Nobody waits: whoever called calls again."""
-        raise Pending(waiting.message, waiting.retry_after_s)
+        raise pending(waiting)
 
     async def pause(self, retry_after_s: float) -> None:
         """There is nothing to come back to."""
@@ -206,6 +216,8 @@ class Nobody:
 
 NOBODY = Nobody()
 
+PAGES: Capabilities = {"elicitation": {"url": {}}}
+"""What a client declares that opens pages for its person."""
 FORMS: Capabilities = {"form": {}}
 """What an elicitation capability without parts stands for."""
 

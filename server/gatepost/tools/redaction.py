@@ -1,9 +1,8 @@
 """What calls say without their tenant's secrets: answers, failures, what is told meanwhile."""
 
 import asyncio
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import ExitStack, contextmanager, suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -12,7 +11,7 @@ from msgspec import UNSET, Raw
 from gatepost.redaction import document, place
 from gatepost.redaction.automaton import Redactor
 from gatepost.redaction.stream import Said
-from gatepost.tools.api import Call, Failure, Offer, Outcome, Tool, ToolFailure
+from gatepost.tools.api import Call, Offer, Outcome, Tool, ToolFailure
 from gatepost.tools.client import (
     NOBODY,
     Capabilities,
@@ -25,12 +24,16 @@ from gatepost.tools.client import (
 )
 from gatepost.tools.fit import UNENCODABLE
 from gatepost.tools.secret import REFERENCE, literals
+from gatepost.tools.utterance import (
+    LONG_BYTES,
+    failure_without,
+    is_harmless,
+    names_in,
+    question_without,
+)
 
 MANY = 100
 """So many secrets are prepared for in a thread; each takes a fifth of a millisecond."""
-LONG_BYTES = 131_072
-"""From where on an answer is searched in a thread: a few milliseconds, or a tenth of a second for
-one that was made to take long."""
 MOST_WRITTEN, MOST_WRITTEN_BYTES = 50, 65_536
 """
 Secrets that one call may bring along, and how much of them: each is prepared for, and a caller that
@@ -38,9 +41,6 @@ writes thousands of lines as its password wants the server to be busy.
 """
 MOST_MADE = 1_000
 """Redactors that are kept; one that is needed again is made again."""
-
-_STRINGS = re.compile(rb'"([^"]*)"(\s*:)?').findall
-"""The strings of a document that has no escapes, and which of them are names."""
 
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
@@ -173,8 +173,11 @@ class Guard(msgspec.Struct, weakref=True):
     said: dict[str, Said] = {}
     written: list[tuple[str, str]] | None = None
     """What this call's caller wrote itself; found out once."""
+    clock: Clock | None = None  # of a call within another; its client has the outer one's
     own: tuple[Redactor, Redactor] | None = None
     """The tenant's redactor, and the same with what this call's caller wrote itself."""
+    seat: Clock | None = None
+    """What the call takes up while it works; held, as its clock is, while a person decides."""
     remarks: dict[str, str] | None = None
     """What stages say of the call for its record."""
 
@@ -223,7 +226,7 @@ class Guard(msgspec.Struct, weakref=True):
         redactor = self.now()
         if outcome.failure is not None and len(str(outcome.failure.message)) > LONG_BYTES:
             return None
-        if outcome.failure is None and _is_harmless(outcome, redactor):
+        if outcome.failure is None and is_harmless(outcome, redactor):
             return outcome
         content = _encode(outcome.content)
         structured = b"" if outcome.structured is UNSET else _encode(outcome.structured)
@@ -233,7 +236,7 @@ class Guard(msgspec.Struct, weakref=True):
         """The same for one of any size; raises as `fit` where it cannot be told at all."""
         redactor, before = self.now(), outcome
         if outcome.failure is not None:
-            failure = _failure(outcome.failure, redactor)
+            failure = failure_without(outcome.failure, redactor)
             if failure is not outcome.failure:
                 outcome = _replace(outcome, failure=failure)
         content = document.cleaned(_encode(outcome.content), redactor, blocks=True)
@@ -244,7 +247,7 @@ class Guard(msgspec.Struct, weakref=True):
             structured = document.cleaned(encoded, redactor)
             if structured is not None and isinstance(self.offer, Tool) and self.offer.output_schema:
                 # A secret may be a word of the answer's own form, which would be another one then.
-                names = frozenset(_names(self.offer.output_schema))
+                names = frozenset(names_in(self.offer.output_schema))
                 structured = document.cleaned(encoded, redactor, names=names)
             if structured is not None:
                 outcome = _replace(outcome, structured=Raw(structured))
@@ -291,8 +294,11 @@ class Guard(msgspec.Struct, weakref=True):
         return self.client.capabilities
 
     def timed(self, clock: Clock) -> None:
-        """See `Client`."""
-        self.client.timed(clock)
+        """See `Client`; what a call within a call waits for stops both their clocks."""
+        if self.call.depth:
+            self.clock = clock
+        else:
+            self.client.timed(clock)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """See `Client`."""
@@ -314,13 +320,14 @@ class Guard(msgspec.Struct, weakref=True):
         self, requests: Mapping[str, InputRequest]
     ) -> Mapping[str, Mapping[str, Any]]:
         """See `Client`."""
-        redactor = self.now()
-        clean = {key: _question(request, redactor) for key, request in requests.items()}
-        return await self.client.request(clean)
+        clean = {key: question_without(request, self.now()) for key, request in requests.items()}
+        with self._held():
+            return await self.client.request(clean)
 
     async def stand_by(self, waiting: Waiting) -> None:
         """See `Client`; what waits was made without secrets."""
-        await self.client.stand_by(waiting)
+        with self._held():
+            await self.client.stand_by(waiting)
 
     async def pause(self, retry_after_s: float) -> None:
         """See `Client`."""
@@ -329,6 +336,15 @@ class Guard(msgspec.Struct, weakref=True):
     async def detach(self) -> None:
         """See `Client`."""
         await self.client.detach()
+
+    @contextmanager
+    def _held(self) -> Iterator[None]:
+        """Hold what counts the call's own work, for as long as a person decides."""
+        with ExitStack() as held:
+            for one in (self.clock, self.seat):
+                if one is not None:
+                    held.enter_context(one.held())
+            yield
 
     def _said(self, kind: str) -> Said:
         return self.said.setdefault(kind, Said())
@@ -341,58 +357,6 @@ def written(call: Call, offer: Offer) -> list[tuple[str, str]]:
         for path in offer.secret_arguments
         for value in literals((path,), call.arguments)
     ]
-
-
-def _is_harmless(outcome: Outcome, redactor: Redactor) -> bool:
-    """Decide the usual case, one text and perhaps the same as JSON, without encoding it again."""
-    if len(outcome.content) != 1:
-        return False
-    block, value = outcome.content[0], outcome.structured
-    text = block.get("text")
-    if len(block) != 2 or block.get("type") != "text" or not isinstance(text, str):
-        return False
-    plain = text.encode(errors="surrogatepass")
-    if len(plain) > LONG_BYTES or not redactor.clear(plain):
-        return False
-    if value is UNSET:
-        return True
-    if not isinstance(value, Raw):
-        return False
-    encoded = bytes(value)
-    if b"\\" in encoded or len(encoded) > LONG_BYTES:
-        return False
-    if encoded != plain and not redactor.clear(encoded):
-        return False
-    # What is split over several strings, as `document` finds it.
-    return redactor.clear(b"".join([text for text, colon in _STRINGS(encoded) if not colon]))
-
-
-def _failure(failure: Failure, redactor: Redactor) -> Failure:
-    message = redactor.clean(str(failure.message))
-    field = None if failure.field is None else redactor.clean(str(failure.field))
-    if message == failure.message and field == failure.field:
-        return failure
-    return _replace(failure, message=message, field=field)
-
-
-def _question(request: InputRequest, redactor: Redactor) -> InputRequest:
-    try:
-        params = document.cleaned(_encode(request.params), redactor)
-    except UNENCODABLE:
-        return request  # it has no JSON, which whoever sends it finds out
-    return request if params is None else InputRequest(request.method, _decode(params))
-
-
-def _names(schema: Any) -> Iterator[bytes]:
-    """What members are called by a schema."""
-    if isinstance(schema, Mapping):
-        properties = schema.get("properties")
-        if isinstance(properties, Mapping):
-            yield from (name.encode(errors="surrogatepass") for name in properties)
-        schema = [*schema.values()]
-    if isinstance(schema, Sequence) and not isinstance(schema, str):
-        for inner in schema:
-            yield from _names(inner)
 
 
 def _shown(value: Any) -> str:

@@ -1,0 +1,103 @@
+"""What must hold of the stores and the world, whenever whichever process was killed."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from gatepost.approvals.request import Request
+from gatepost.audit.checkpoint import public_keys
+from gatepost.audit.verify import verify
+from gatepost.services import Services
+from gatepost.stores.audit import Row
+from tests.crashes.course import EFFECTS, TENANT
+
+PAGE = 500
+Told = Sequence[Mapping[str, Any]]
+"""What processes knew for certain, in their own words."""
+
+
+async def broken(services: Services, told: Told) -> list[str]:
+    """Each promise that does not hold, in a sentence; *told* is all since the stores were made."""
+    effects = Counter(EFFECTS.read_text().split() if EFFECTS.exists() else ())
+    requests = await _requests(services)
+    rows = await _rows(services)
+    return [
+        *_once_for_each_key(effects),
+        *_once_for_each_approval(effects, requests),
+        *_answered(told, effects, rows),
+        *_decided(told, requests, rows),
+        *await _chained(services),
+    ]
+
+
+def _once_for_each_key(effects: Counter[str]) -> list[str]:
+    return [f"{key} took effect {n} times" for key, n in effects.items() if key[0] == "r" and n > 1]
+
+
+def _once_for_each_approval(effects: Counter[str], requests: Mapping[str, Request]) -> list[str]:
+    approved: Counter[str] = Counter()
+    for request in requests.values():
+        if request.given >= request.needed:
+            approved[json.loads(request.arguments)["key"]] += 1
+    return [
+        f"{key} took effect {n} times with {approved[key]} approvals"
+        for key, n in effects.items()
+        if n > approved[key]
+    ]
+
+
+def _answered(told: Told, effects: Counter[str], rows: Sequence[Row]) -> list[str]:
+    calls = {json.loads(row.body).get("request_id"): row for row in rows if row.kind == "call"}
+    problems = []
+    for one in told:
+        if one["what"] != "answered":
+            continue
+        row = calls.get(one["id"])
+        if row is None:
+            problems.append(f"the call {one['id']} was answered and is not on record: {one}")
+        elif one["done"] is not (row.outcome == "success"):
+            problems.append(f"the call {one['id']} is on record as {row.outcome}: {one}")
+        if one["done"] and not effects[one["key"]]:
+            problems.append(f"{one['key']} was answered as done and took no effect")
+    return problems
+
+
+def _decided(told: Told, requests: Mapping[str, Request], rows: Sequence[Row]) -> list[str]:
+    on_record = {
+        json.loads(row.body).get("approval")
+        for row in rows
+        if row.kind == "approval" and row.outcome == "approved"
+    }
+    problems = []
+    for one in told:
+        if one["what"] != "approved":
+            continue
+        if one["id"] not in requests:
+            problems.append(f"the approval {one['id']} was acknowledged and is gone")
+        if one["id"] not in on_record:
+            problems.append(f"the approval {one['id']} was acknowledged and is not on record")
+    return problems
+
+
+async def _chained(services: Services) -> list[str]:
+    ring = services.keyring
+    found = await verify(services.records, TENANT, public_keys(ring), ring)
+    return [] if found.bad is None else [f"record {found.bad}: {found.problem}"]
+
+
+async def _rows(services: Services) -> list[Row]:
+    trail, rows = services.records.of(TENANT).trail, list[Row]()
+    while page := await trail.rows(rows[-1].number if rows else 0, PAGE):
+        rows += page
+    return rows
+
+
+async def _requests(services: Services) -> dict[str, Request]:
+    desk = services.approvals
+    found = await desk.waiting(TENANT)
+    page = await desk.history(TENANT, most=PAGE)
+    while page:
+        found += page
+        page = await desk.history(TENANT, before=page[-1], most=PAGE)
+    return {request.id: request for request in found}
