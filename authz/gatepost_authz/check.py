@@ -8,7 +8,14 @@ from typing import Literal
 from urllib.parse import urlsplit
 
 from gatepost_authz.challenge import SCOPE_TOKEN
-from gatepost_authz.config import TENANT, TENANT_ID, UNSAFE, Issuer, Problem
+from gatepost_authz.config import (
+    TENANT,
+    TENANT_ID,
+    UNSAFE,
+    DashboardClient,
+    Issuer,
+    Problem,
+)
 from gatepost_authz.presets import PRESETS
 from gatepost_authz.tenant import closed_set, names_by_segment
 
@@ -86,6 +93,7 @@ def problems(
         yield from _issuer_problems(where, issuer, development)
         yield from _token_problems(where, issuer)
         yield from _introspection_problems(where, issuer, development)
+        yield from _dashboard_problems(f"{where}.dashboard", issuer.dashboard, development)
         yield from _tenant_problems(where, issuer)
     yield from _neighbour_problems(resource, issuers)
     yield from _sharing_problems(resource, issuers)
@@ -204,6 +212,22 @@ def _introspection_problems(where: str, issuer: Issuer, development: bool) -> It
         yield _found("authz.E022", f"{setting}.client_secret", message)
     if introspection.endpoint:
         yield from _url_problems(f"{setting}.endpoint", introspection.endpoint, development)
+
+
+def _dashboard_problems(
+    setting: str, client: DashboardClient | None, development: bool
+) -> Iterator[Problem]:
+    if client is None:
+        return
+    if not client.client_id:
+        yield _found("authz.E028", f"{setting}.client_id", "the client id is empty")
+    if not SECRET_REFERENCE.fullmatch(client.client_secret):
+        message = "the client secret stands in the configuration itself"
+        yield _found("authz.E022", f"{setting}.client_secret", message)
+    yield from _scope_problems(f"{setting}.scopes", client.scopes)
+    for name in ("authorization_endpoint", "token_endpoint"):
+        if url := getattr(client, name):
+            yield from _url_problems(f"{setting}.{name}", url, development)
 
 
 def _tenant_problems(where: str, issuer: Issuer) -> Iterator[Problem]:

@@ -152,6 +152,26 @@ class Introspection(msgspec.Struct, frozen=True, forbid_unknown_fields=True):
     """How the client authenticates."""
 
 
+class DashboardClient(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
+    """The client that signs people in to the dashboard at this issuer (OpenID Connect)."""
+
+    client_id: str
+    """The client's id at the issuer; register the dashboard's address and `/callback` with it."""
+    client_secret: str
+    """Its secret, as a reference (`env:NAME`, `file:PATH`)."""
+    scopes: tuple[str, ...] = ("openid", "profile", "email")
+    """
+    What is asked for, together with `scopes.baseline`; `openid` always is. Where the provider finds
+    the resource by a scope (Entra), that scope belongs here.
+    """
+    authorization_endpoint: str = ""
+    """Where people sign in; default: discovered, on the issuer's own host."""
+    token_endpoint: str = ""
+    """Where codes are redeemed; default: discovered, on the issuer's own host."""
+    method: Literal["client_secret_basic", "client_secret_post"] = "client_secret_basic"
+    """How the client authenticates."""
+
+
 class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=True):
     """An identity provider whose tokens are accepted."""
 
@@ -177,6 +197,8 @@ class Issuer(msgspec.Struct, frozen=True, kw_only=True, forbid_unknown_fields=Tr
     """Role = rule, for `approver` and `admin`."""
     introspection: Introspection | None = None
     """Set for issuers of opaque tokens."""
+    dashboard: DashboardClient | None = None
+    """Set where people sign in to the dashboard at this issuer."""
     leeway_s: int = 30
     """Clock difference tolerated, in seconds; at most 300."""
     max_lifetime_s: int = 86_400

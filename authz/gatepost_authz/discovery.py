@@ -17,6 +17,7 @@ OPENID = "/.well-known/openid-configuration"
 FRESH_S = 3600.0
 
 
+SIGN_IN = ("authorization_endpoint", "token_endpoint")
 CACHED = 4096
 """Issuers remembered at once: a templated issuer can be thousands."""
 
@@ -29,6 +30,10 @@ class Metadata(msgspec.Struct, frozen=True, kw_only=True):
     """The URL the document came from."""
     jwks_uri: str = ""
     introspection_endpoint: str = ""
+    authorization_endpoint: str = ""
+    token_endpoint: str = ""
+    names_itself: bool = False
+    """Authorization responses carry `iss` (RFC 9207)."""
     elsewhere: frozenset[str] = frozenset()
     """Members left empty because they name a host that is not the issuer's."""
 
@@ -152,16 +157,26 @@ def metadata_of(place: Place, location: str, document: Mapping[str, object]) -> 
         raise FetchError("issuer")
     own = frozenset({authority(place.issuer)})
     allowed = {"jwks_uri": own.union(place.key_hosts), "introspection_endpoint": own}
-    found, elsewhere = {}, set()
+    allowed |= dict.fromkeys(SIGN_IN, own)
+    found: dict[str, str] = {}
+    elsewhere = set()
     for name, hosts in allowed.items():
         url = document.get(name, "")
         if not isinstance(url, str):
+            if name in SIGN_IN:
+                continue  # nobody can sign in there, which most issuers of machines say so
             raise FetchError("metadata")
         if url and authority(url) not in hosts:
             elsewhere.add(name)
             url = ""
         found[name] = url
-    return Metadata(issuer=place.issuer, location=location, elsewhere=frozenset(elsewhere), **found)
+    return Metadata(
+        issuer=place.issuer,
+        location=location,
+        names_itself=document.get("authorization_response_iss_parameter_supported") is True,
+        elsewhere=frozenset(elsewhere),
+        **found,
+    )
 
 
 def authority(url: str) -> str:

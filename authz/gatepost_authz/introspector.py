@@ -8,7 +8,7 @@ from collections.abc import Callable, Mapping
 from math import inf
 from urllib.parse import quote_plus
 
-from gatepost_authz.config import Introspection
+from gatepost_authz.config import DashboardClient, Introspection
 from gatepost_authz.discovery import Discovery
 from gatepost_authz.errors import InvalidToken, IssuerUnavailable
 from gatepost_authz.fetch import Fetcher, FetchError
@@ -153,7 +153,7 @@ class Introspectors:
 
 
 def credentials(
-    settings: Introspection, secret: str
+    settings: Introspection | DashboardClient, secret: str
 ) -> tuple[Mapping[str, str], Mapping[str, str]]:
     """
     This server's credentials as header fields and form members (RFC 6749 section 2.3.1).

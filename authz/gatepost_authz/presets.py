@@ -80,6 +80,11 @@ class Preset(msgspec.Struct, frozen=True, kw_only=True):
     """Paths tried under the issuer after the standard ones."""
     key_hosts: tuple[str, ...] = ()
     """Hosts beside the issuer's own where its metadata may place its keys."""
+    resource_parameter: Literal["resource", "audience", ""] = "resource"
+    """
+    How a sign-in names our resource: by RFC 8707, by Auth0's own parameter, or not at all, where
+    the parameter is an error and a scope says it.
+    """
 
 
 PRESETS: dict[str, Preset] = {
@@ -104,6 +109,7 @@ PRESETS: dict[str, Preset] = {
             documentation="https://auth0.com/docs/secure/tokens/access-tokens/access-token-profiles",
             types=frozenset({"jwt", "at+jwt"}),
             algorithms=("RS256", "PS256"),
+            resource_parameter="audience",
             # `client_id` and `jti` come with its RFC 9068 profile only, `azp` with its own.
             required=STANDARD,
             client_claims=("client_id", "azp"),
@@ -141,6 +147,7 @@ PRESETS: dict[str, Preset] = {
             issuer_pattern="https://login.microsoftonline.com/{tid}/v2.0",
             segment_claim="tid",
             segment_pattern=GUID,
+            resource_parameter="",
         ),
         Preset(
             name="entra-v1",
@@ -159,6 +166,7 @@ PRESETS: dict[str, Preset] = {
             key_hosts=("login.microsoftonline.com", "login.windows.net"),
             segment_claim="tid",
             segment_pattern=GUID,
+            resource_parameter="",
             display_claims=("name", "email", "upn"),
         ),
         Preset(

@@ -1,5 +1,7 @@
 """A signed development access token, in the RFC 9068 profile."""
 
+import base64
+import hashlib
 import secrets
 from collections.abc import Mapping
 from typing import Any
@@ -69,6 +71,48 @@ class Grant(msgspec.Struct, frozen=True, kw_only=True):
         return claims | {name: value for name, value in optional.items() if value}
 
 
+class Identity(msgspec.Struct, frozen=True, kw_only=True):
+    """What one ID token says (OpenID Connect Core 1.0 section 2)."""
+
+    issuer: str
+    person: Person
+    client_id: str
+    """The audience."""
+    nonce: str = ""
+    auth_time: int | None = None
+    acr: str | None = None
+
+    def claims(self, *, now: float, lifetime_s: int, at_hash: str) -> dict[str, object]:
+        """The claims of a token issued *now*; *at_hash* is of the access token beside it."""
+        person = self.person
+        claims: dict[str, object] = {
+            "iss": self.issuer,
+            "sub": person.username,
+            "aud": self.client_id,
+            "exp": int(now) + lifetime_s,
+            "iat": int(now),
+            "org_id": person.tenant,
+            "dev": True,
+        }
+        optional: dict[str, object] = {
+            "nonce": self.nonce,
+            "at_hash": at_hash,
+            "name": person.name,
+            "email": person.email,
+            "auth_time": self.auth_time,
+            "acr": self.acr,
+        }
+        return claims | {name: value for name, value in optional.items() if value}
+
+
+def half_hash(token: str, algorithm: str) -> str:
+    """The first half of the digest of *token* (OpenID Connect Core 1.0 section 3.1.3.6)."""
+    # Ed25519 and its older name EdDSA hash with SHA-512.
+    size = algorithm[2:] if algorithm[2:] in {"256", "384"} else "512"
+    whole = hashlib.new(f"sha{size}", token.encode("ascii")).digest()
+    return base64.urlsafe_b64encode(whole[: len(whole) // 2]).rstrip(b"=").decode("ascii")
+
+
 class Algorithms(JWSRegistry):
     """
     The algorithms of ``jwks.ALGORITHMS``, without a warning per token for `EdDSA`.
@@ -82,7 +126,7 @@ class Algorithms(JWSRegistry):
         return self.algorithms[name]
 
 
-def sign(claims: Mapping[str, object], key: Key) -> str:
-    """A compact JWS of *claims* with `typ: at+jwt` and the key's own `kid` and `alg`."""
-    header = {"typ": "at+jwt", "alg": str(key.alg), "kid": str(key.kid)}
+def sign(claims: Mapping[str, object], key: Key, *, kind: str = "at+jwt") -> str:
+    """A compact JWS of *claims* with *kind* as its `typ` and the key's own `kid` and `alg`."""
+    header = {"typ": kind, "alg": str(key.alg), "kid": str(key.kid)}
     return jwt.encode(header, dict(claims), key, registry=Algorithms())

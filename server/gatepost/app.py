@@ -9,6 +9,7 @@ import msgspec
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
+from gatepost.dashboard import routes as dashboard
 from gatepost.edge.cors import Cors, Origins
 from gatepost.edge.edge import Edge, respond
 from gatepost.edge.headers import Headers
@@ -54,10 +55,12 @@ def build_app(
     bearer = Bearer(config, services, resource, challenge)
     endpoint = bearer(cast("ASGIApp", mcp(config, services, resource, challenge)))
     path = resource.path or "/"
+    rooms = dashboard.rooms(config, services, resource)
     table = Table(
         [
             Route(path, endpoint, methods=ENDPOINT_METHODS),
             *tool_routes(config, services, resource, challenge, bearer),
+            *rooms.routes,
             *public_routes(config, services, resource, unknown=bearer(not_found)),
             *development_issuer,
         ],
@@ -73,6 +76,7 @@ def build_app(
             READINESS: lambda: services.readiness(insecure_dev_auth=bool(development_issuer)),
         },
         is_endpoint=table.first_matches,
+        paint=rooms.paint,
     )
 
 
@@ -189,6 +193,14 @@ def tool_routes(
         suspended=services.cutoffs.suspended,
         underway=services.underway,
         limits=BridgeLimits(limits.max_body_bytes, limits.body_timeout_s),
+        differs=lambda refusal: services.journal.note(
+            refusal.caller.tenant_id,
+            "tenant_mismatch",
+            outcome="refused",
+            caller=refusal.caller,
+            request_id=refusal.request_id,
+            private={"claimed": refusal.claimed},
+        ),
     )
     listing = bearer(bridge.list_tools, place=beside)
     calling = bearer(bridge.call_tool, place=beside)

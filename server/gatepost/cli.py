@@ -31,6 +31,9 @@ COMMANDS = {
     "secrets": Row("gatepost.commands.secrets:secrets", "Set, list and delete tenants' secrets."),
     "audit": Row("gatepost.commands.audit:audit", "Verify, export and anchor the record."),
     "keyring": Row("gatepost.commands.keyring:keyring", "Make and rotate the key ring."),
+    "approvals": Row("gatepost.commands.approvals:approvals", "Decide about calls that wait."),
+    "tenant": Row("gatepost.commands.tenant:tenant", "List, suspend and erase tenants."),
+    "revoke": Row("gatepost.commands.revoke:revoke", "Refuse tokens before they expire."),
     "scripts": Row("gatepost.commands.scripts:scripts", "List, approve and revoke scripts."),
 }
 

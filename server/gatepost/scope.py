@@ -17,3 +17,6 @@ HELD = "gatepost.held"
 By a connection that can hold an answer back: None, in whose place whoever answers may put a
 `Pledge`. The answer leaves once that is kept.
 """
+
+INSTEAD = "gatepost.instead"
+"""By whoever answers: makes what is said instead of an answer whose `Pledge` was broken."""

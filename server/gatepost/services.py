@@ -26,10 +26,12 @@ from gatepost.config.toolbox import Toolbox
 from gatepost.cutoffs.watch import CutOffs
 from gatepost.edge.flood import Flood
 from gatepost.guard.debug import Debug
-from gatepost.guard.limits import Attempts, Limits
 from gatepost.guard.once import Once, Runs
 from gatepost.keyring import KeyRing
 from gatepost.lending import Lending
+from gatepost.limits.attempts import Attempts
+from gatepost.limits.stage import Limits
+from gatepost.limits.terms import terms_of
 from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.mcp.register import Register
@@ -39,7 +41,6 @@ from gatepost.secrets.shelf import Secrets
 from gatepost.secrets.vault import Vault
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
-from gatepost.stores.bucket import Buckets
 from gatepost.streams import Streams
 from gatepost.telemetry.access import AccessLog
 from gatepost.tools.api import Call, CallContext
@@ -111,8 +112,9 @@ class Services:
         )
         self.secrets = Secrets(Vault(records, keyring))
         self.redaction = Redaction(self.secrets)
+        # Alone, it counts by itself: the way through a relay costs more than counting.
+        self.limits = Limits(relay if config.storage.shared else None)
         self.journal = Journal(records, keyring, self.redaction, config.audit)
-        self.buckets = Buckets()
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(
             config.log.format,
@@ -196,27 +198,24 @@ class Services:
     def _stages(self, config: Config, registry: Registry) -> list[Stage]:
         """What happens around a call, outermost first."""
         self._take_up_approvals(config, registry)
-        settings, rate, burst = config.tools, config.limits.requests_per_second, config.limits.burst
-        spend = self.buckets.spend
+        settings, limits = config.tools, config.limits
+        rate, burst = limits.requests_per_second, limits.burst
+        buckets = self.limits.tally.buckets
+        self.limits.apply(
+            terms_of(limits), most=limits.concurrency, each=limits.queue, within_s=limits.queue_s
+        )
         stages: list[Stage] = [
             # Around the others: a retried call spends nothing and asks nobody a second time.
             Once(
                 self.runs,
                 timeout_s=settings.timeout_s,
                 max_result_bytes=settings.max_result_bytes,
-                attempts=Attempts(rate=rate, burst=burst, spend_here=spend) if rate else None,
+                attempts=Attempts(buckets, rate=rate, burst=burst) if rate else None,
                 redaction=self.redaction,
             )
         ]
-        if rate:
-            stages.append(
-                Limits(
-                    self.relay,
-                    rate=rate,
-                    burst=burst,
-                    spend_here=spend,
-                )
-            )
+        if not self.limits.limits_nothing:
+            stages.append(self.limits)
         if self.approvals.plan:
             stages.append(
                 Approval(

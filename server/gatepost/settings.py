@@ -4,6 +4,8 @@ from typing import Literal
 
 from gatepost.approvals.settings import ApprovalsSettings
 from gatepost.audit.settings import AuditSettings
+from gatepost.dashboard.settings import DashboardSettings
+from gatepost.limits.settings import NamedToolAllowance, TenantAllowance, ToolAllowance
 from gatepost.packs.settings import Packs
 from gatepost.table import Table
 from gatepost.telemetry.logs import LogFormat, LogLevel
@@ -144,6 +146,12 @@ class LimitsSettings(Table, frozen=True, kw_only=True):
     """Calls a second that one caller may keep up, tools, resources and prompts together; 0: any."""
     burst: int = 20
     """Calls that a caller may make at once after a pause."""
+    concurrency: int = 1000
+    """Calls that run at once in one process; beyond it they wait by turns; 0: any number."""
+    queue: int = 100
+    """Calls of one tenant that may wait for that; beyond it they are refused."""
+    queue_s: float = 5.0
+    """Seconds that a call waits for that before it is refused."""
     failures_per_second: float = 20.0
     """Failed authentications per peer address before it has to wait; 0 turns this off."""
     max_body_bytes: int = 4_000_000
@@ -163,6 +171,10 @@ class LimitsSettings(Table, frozen=True, kw_only=True):
     """Questions to people and clients (older revisions) that may wait for one caller's answer."""
     question_timeout_s: float = 300.0
     """Seconds that such a question waits; the tool's own time stands still meanwhile."""
+    tenant: TenantAllowance = TenantAllowance()
+    tool: ToolAllowance = ToolAllowance()
+    tools: dict[str, NamedToolAllowance] = {}
+    """Tool = what is different for it, one `[limits.tools.NAME]` table each."""
 
 
 class LogSettings(Table, frozen=True, kw_only=True):
@@ -212,6 +224,7 @@ class Config(Table, frozen=True, kw_only=True):
     mcp: McpSettings = McpSettings()
     tasks: TasksSettings = TasksSettings()
     approvals: ApprovalsSettings = ApprovalsSettings()
+    dashboard: DashboardSettings = DashboardSettings()
     limits: LimitsSettings = LimitsSettings()
     audit: AuditSettings = AuditSettings()
     log: LogSettings = LogSettings()

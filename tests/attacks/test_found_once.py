@@ -6,8 +6,8 @@ from typing import Any
 import pytest
 
 from gatepost.guard import run
-from gatepost.guard.limits import Attempts
 from gatepost.guard.once import Once
+from gatepost.limits.attempts import Attempts
 from gatepost.stores.api import Claim
 from gatepost.stores.bucket import Buckets
 from gatepost.stores.memory.records import MemoryClaims
@@ -104,7 +104,7 @@ async def test_who_calls_too_often_writes_nothing() -> None:
     """
     house = House()
     claims = house.records.of("acme").claims = Counted()
-    attempts = Attempts(rate=1 / 60, burst=5, spend_here=Buckets().spend, monotonic=lambda: 0.0)
+    attempts = Attempts(Buckets(), rate=1 / 60, burst=5, monotonic=lambda: 0.0)
     replica = house.replica()
     replica.runner = Runner(
         replica.runner.registry,

@@ -2,11 +2,16 @@
 
 import re
 
+import msgspec
+
 from gatepost.app import build_app
 from gatepost.config.toolbox import load
+from gatepost.dashboard.frame import Frame
+from gatepost.dashboard.headers import Browser
 from gatepost.keyring import KeyRing
 from gatepost.services import opened
 from gatepost.settings import Config, StorageSettings
+from gatepost_authz.config import DashboardClient, Issuer
 from gatepost_authz.middleware import BearerMiddleware
 from tests.architecture.source import ROOT
 
@@ -41,6 +46,24 @@ async def test_every_route_is_on_the_public_list_or_behind_the_gate() -> None:
         assert {path for path, behind in gated.items() if not behind} == public
         assert isinstance(table.default, BearerMiddleware)
         assert set(edge._probes) == {"/health", "/readyz"}
+
+
+async def test_every_path_of_the_dashboard_is_behind_its_own_chain() -> None:
+    """All of it answers with the guards, and all but the way in asks for a session."""
+    public = {"/sign-in", "/sign-in/start", "/callback", "/signed-out", "/{rest:path}"}
+    public |= {"/static/{digest}/{name}"}
+    client = DashboardClient(client_id="gatepost", client_secret="file:/dev/null")
+    issuer = Issuer(issuer="http://127.0.0.1:9000/dev-as", dashboard=client)
+    config = msgspec.structs.replace(CONFIG, issuers=(issuer,))
+    async with opened(config, load(config.tools), KeyRing.ephemeral()) as services:
+        routes = {
+            route.path.removeprefix("/dashboard"): route.app
+            for route in build_app(config, services).app.routes
+            if route.path.startswith("/dashboard")
+        }
+
+        assert all(isinstance(app, Browser) for app in routes.values())
+        assert {path for path, app in routes.items() if not isinstance(app.app, Frame)} == public
 
 
 def test_every_module_the_page_names_exists() -> None:

@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from gatepost.guard.limits import bucket_of
+from gatepost.limits.terms import bucket_of
 from gatepost.stores.bucket import Buckets
 from tests.support.door import failure, result
 from tests.support.idp import Idp

@@ -34,7 +34,7 @@ async def test_the_metadata_says_what_clients_insist_on(walk: Walk) -> None:
     assert "none" in document["token_endpoint_auth_methods_supported"]
     assert document["registration_endpoint"] == f"{ORIGIN}/dev-as/register"
     assert document["authorization_response_iss_parameter_supported"] is True
-    assert document["scopes_supported"] == ["files:read", "files:write"]
+    assert document["scopes_supported"] == ["files:read", "files:write", "openid"]
 
 
 async def test_every_endpoint_in_the_metadata_exists(walk: Walk) -> None:

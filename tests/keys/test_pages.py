@@ -23,18 +23,18 @@ async def test_the_sign_in_page_offers_the_three_users(walk: Walk) -> None:
     assert "Test client" in page.text
     assert page.text.count(">acme<") == 2
     assert page.text.count(">globex<") == 1
-    assert page.text.count(">approver<") == 1
+    assert page.text.count(">approver<") == 2
 
 
 async def test_the_consent_page_shows_what_a_person_needs_to_decide(walk: Walk) -> None:
     """Who asks, where the answer goes, what for, where, and who is signed in."""
     await walk.register()
-    page = await walk.sign_in("bob", scope="files:write openid")
+    page = await walk.sign_in("bob", scope="files:write made:up")
 
     for shown in ("Test client", "127.0.0.1:41717 (this computer)", RESOURCE, "Bob Bright"):
         assert shown in page.text
     assert "Create and change files of your workspace" in page.text
-    assert "openid" in page.text
+    assert "made:up" in page.text
     assert "files:read" not in re.sub(r'value="[^"]*"|href="[^"]*"', "", page.text)
 
 

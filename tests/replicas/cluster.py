@@ -172,6 +172,12 @@ class Caller:
             self.url(at), content=body, headers={"Mcp-Session-Id": session}
         )
 
+    async def send(
+        self, body: bytes, headers: Mapping[str, str], *, at: int | None = None, url: str = ""
+    ) -> httpx2.Response:
+        """Any POST, to the endpoint unless *url* says otherwise."""
+        return await self._http.post(url or self.url(at), content=body, headers=dict(headers))
+
     async def post(self, session: str, body: Mapping[str, Any], *, at: int | None = None) -> int:
         """A notification or a response of a session; the status of its answer."""
         answer = await self._http.post(

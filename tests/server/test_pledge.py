@@ -1,14 +1,14 @@
 """Answers that wait for what must be durable first: they leave with it, in order, or not at all."""
 
 import asyncio
-from collections.abc import AsyncIterator, Callable, Mapping
-from typing import Any
+from collections.abc import AsyncIterator, Callable
+from functools import partial
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
-from gatepost.pledge import Broken, Pledge, Start
-from gatepost.scope import HELD
+from gatepost.pledge import Broken, Instead, Pledge
+from gatepost.scope import HELD, INSTEAD
 from gatepost.wire.fast import FastProtocol
 from tests.server.wire import SOON, Wire, connected, serving
 
@@ -16,22 +16,22 @@ GET = b"GET %b HTTP/1.1\r\nhost: h\r\n\r\n"
 LAST = b"GET %b HTTP/1.1\r\nhost: h\r\nconnection: close\r\n\r\n"
 
 
-def refuse(scope: Mapping[str, Any]) -> Start:
-    body = b"not on record: " + scope["raw_path"]
-    return 503, [(b"content-length", b"%d" % len(body))], body
+def instead(path: bytes) -> Instead:
+    return Instead(503, (), b"not on record: " + path)
 
 
 class House:
     """Answers with the path's own name; what `/held…` names waits for the pledge."""
 
     def __init__(self) -> None:
-        self.pledge = Pledge(refuse)
+        self.pledge = Pledge()
         self.asked = asyncio.Semaphore(0)
 
     async def app(self, scope: Scope, receive: Receive, send: Send) -> None:
         path: str = scope["path"]
         if path.startswith("/held"):
             scope[HELD] = self.pledge
+            scope[INSTEAD] = partial(instead, scope["raw_path"])
         body = path.encode() + (b"." * 20_000 if path.endswith("large") else b"")
         fields = [] if path.endswith("chunked") else [(b"content-length", b"%d" % len(body))]
         start: Message = {"type": "http.response.start", "status": 200, "headers": fields}
@@ -76,7 +76,7 @@ async def test_an_answer_leaves_once_the_promise_is_kept(
     await wire.send(request_ % path)
     await house.until_asked()
     early = not await silent(wire)
-    house.pledge.settle(kept=True)
+    house.pledge.keep()
     answer = await wire.until(path)
 
     assert not early
@@ -92,7 +92,7 @@ async def test_a_broken_promise_is_told_instead_of_the_answer(
     """Nothing of the answer is seen: nobody may act on what is not on record."""
     await wire.send(GET % path)
     await house.until_asked()
-    house.pledge.settle(kept=False)
+    house.pledge.give_up("no disk")
     answer = await wire.until(b"not on record: " + path)
 
     assert answer.startswith(b"HTTP/1.1 503 ")
@@ -104,7 +104,7 @@ async def test_answers_stay_in_the_order_of_their_requests(house: House, wire: W
     await wire.send(GET % b"/held" + GET % b"/next" + LAST % b"/last")
     await house.until_asked()
     early = not await silent(wire)
-    house.pledge.settle(kept=True)
+    house.pledge.keep()
     answer = await wire.rest()
 
     assert not early
@@ -114,7 +114,7 @@ async def test_answers_stay_in_the_order_of_their_requests(house: House, wire: W
 
 async def test_a_kept_promise_holds_nobody(house: House, wire: Wire) -> None:
     """The next call of the same batch, a little late, is answered at once."""
-    house.pledge.settle(kept=True)
+    house.pledge.keep()
     await wire.send(LAST % b"/held")
 
     assert (await wire.rest()).endswith(b"/held")
@@ -129,7 +129,7 @@ async def test_a_client_that_left_is_not_written_to(house: House) -> None:
         async with connected(port) as wire:
             await wire.send(LAST % b"/other")
             await wire.rest()
-            house.pledge.settle(kept=True)
+            house.pledge.keep()
 
 
 async def test_a_stop_lets_a_held_answer_out(house: House) -> None:
@@ -138,7 +138,7 @@ async def test_a_stop_lets_a_held_answer_out(house: House) -> None:
     async with connected(await server.__aenter__()) as wire:
         await wire.send(GET % b"/held")
         await house.until_asked()
-        asyncio.get_running_loop().call_later(0.1, lambda: house.pledge.settle(kept=True))
+        asyncio.get_running_loop().call_later(0.1, lambda: house.pledge.keep())
         await server.__aexit__(None, None, None)
 
         assert (await wire.rest()).endswith(b"/held")
@@ -148,17 +148,18 @@ async def test_a_stop_lets_a_held_answer_out(house: House) -> None:
 @pytest.mark.parametrize("late", [True, False])
 async def test_a_coroutine_may_wait_too(kept: bool, late: bool) -> None:
     """What has no connection to hold its answer back waits itself, and hears how it ended."""
-    pledge = Pledge(refuse)
+    pledge = Pledge()
+    settle = pledge.keep if kept else partial(pledge.give_up, "no disk")
 
     async def waits() -> None:
         await pledge
 
     if late:
-        pledge.settle(kept=kept)
+        settle()
     waiting = asyncio.ensure_future(waits())
     await asyncio.sleep(0)
     if not late:
-        pledge.settle(kept=kept)
+        settle()
     done, _ = await asyncio.wait({waiting}, timeout=SOON)
 
     assert done
@@ -169,14 +170,14 @@ async def test_a_coroutine_may_wait_too(kept: bool, late: bool) -> None:
 
 def test_everybody_hears_once_in_their_order() -> None:
     """Also whoever comes after it was settled."""
-    pledge, heard = Pledge(refuse), list[str]()
+    pledge, heard = Pledge(), list[str]()
 
     def tell(name: str) -> Callable[[], object]:
         return lambda: heard.append(name)
 
     pledge.then(tell("a"))
     pledge.then(tell("b"))
-    pledge.settle(kept=True)
+    pledge.keep()
     pledge.then(tell("c"))
 
     assert heard == ["a", "b", "c"]

@@ -20,6 +20,7 @@ from gatepost.storage import Watch
 from gatepost.stores.api import StoreRefused, StoreUnavailable
 from gatepost.stores.memory.records import MemoryRecords
 from gatepost.stores.memory.relay import MemoryRelay
+from gatepost.stores.sql.tables import REVISION
 from tests.server.exchange import ask
 from tests.support.gatepost import run
 from tests.support.postgres import PASSWORD
@@ -271,9 +272,7 @@ def test_migrate_says_what_it_did(postgres: str, tmp_path: Path) -> None:
     again = command(tmp_path, "migrate", database=postgres)
 
     assert behind.process.returncode == 1
-    assert (
-        "revision none and this Gatepost needs {REVISION}: run `gatepost migrate`" in behind.output
-    )
+    assert f"revision none and this Gatepost needs {REVISION}: run `gate" in behind.output
     assert moved.process.returncode == 0
     assert moved.stdout.splitlines() == [
         "0001: Tasks, retry keys and sessions.",

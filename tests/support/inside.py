@@ -8,6 +8,8 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from socket import socket
 
+from starlette.types import ASGIApp
+
 from gatepost.app import build_app
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing
@@ -29,6 +31,7 @@ class Inside(threading.Thread):
     """
 
     services: Services
+    loop: asyncio.AbstractEventLoop | None = None
 
     def __init__(
         self,
@@ -39,11 +42,13 @@ class Inside(threading.Thread):
         parser: type[asyncio.Protocol] = FastProtocol,
         keyring: KeyRing | None = None,
         prepare: Callable[[Services], object] | None = None,
+        build: Callable[[Config, Services], ASGIApp] = build_app,
     ) -> None:
         super().__init__(daemon=True)
         self.config, self.toolbox, self.sock, self.parser = config, toolbox, sock, parser
         self.keyring = keyring or KeyRing.ephemeral()
         self._prepare = prepare
+        self._build = build
         self.lines = io.BytesIO()
         self.ready = threading.Event()
         self.server: Server | None = None
@@ -52,12 +57,13 @@ class Inside(threading.Thread):
         asyncio.run(self._serve())
 
     async def _serve(self) -> None:
+        self.loop = asyncio.get_running_loop()
         async with opened(self.config, self.toolbox, self.keyring) as services:
             self.services = services
             services.log = AccessLog("json", self.lines.write, clean=services.redaction.clean)
             if self._prepare is not None:
                 self._prepare(services)
-            app = build_app(self.config, services)
+            app = self._build(self.config, services)
             settings = listen_config(app, Deadlines(drain_s=5), protocol=self.parser)
             self.server = Server(settings, on_ready=self.ready.set, on_drain=services.streams.close)
             await self.server.serve(sockets=[self.sock])

@@ -13,7 +13,7 @@ from gatepost_keys.issuer import redirects, wire
 from gatepost_keys.issuer.guard import Handler
 from gatepost_keys.issuer.pages import Pages
 from gatepost_keys.issuer.records import Client, SignIn
-from gatepost_keys.issuer.server import Answer, Form, Server
+from gatepost_keys.issuer.server import IDENTITY, Answer, Form, Server
 from gatepost_keys.issuer.session import Session, keep, session_of
 from gatepost_keys.issuer.settings import ACR_VALUES
 
@@ -195,9 +195,7 @@ class Authorize:
             "redirect_uri": checked.redirect_uri,
             "resource": checked.resource,
             "scopes": [(name, settings.descriptions.get(name, "")) for name in checked.scopes],
-            "left_out": [
-                name for name in asked if name not in (*settings.scopes, "offline_access")
-            ],
+            "left_out": [name for name in asked if name not in (*settings.scopes, *IDENTITY)],
             "person": sign_in.person,
             "query": query,
             "switch": checked.query("prompt", "max_age") + "&prompt=select_account",

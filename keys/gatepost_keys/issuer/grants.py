@@ -10,10 +10,10 @@ from authlib.oauth2.rfc7636.challenge import (  # type: ignore[import-untyped]
 )
 
 from gatepost_keys.issuer.records import Client, Code, RefreshToken, SignIn
-from gatepost_keys.issuer.server import ClientRequest, Server
+from gatepost_keys.issuer.server import OPENID, ClientRequest, Server
 from gatepost_keys.issuer.state import digest
 from gatepost_keys.issuer.terminal import MintGrant
-from gatepost_keys.mint import Person
+from gatepost_keys.mint import Identity, Person
 
 ALL_METHODS = ["none", "client_secret_basic", "client_secret_post"]
 SECRET_METHODS = ["client_secret_basic", "client_secret_post"]
@@ -67,6 +67,8 @@ class CodeGrant(rfc6749.AuthorizationCodeGrant):
             sign_in=request.user,
             expires_at=issuer.now() + issuer.settings.code_lifetime_s,
             family=issuer.family(),
+            openid=request.payload.openid,
+            nonce=request.form.get("nonce", ""),
         )
         issuer.codes.put(digest(code), record)
 
@@ -104,7 +106,20 @@ class CodeGrant(rfc6749.AuthorizationCodeGrant):
             sign_in=user,
             family=code.family,
         )
-        return self.server.issue(record, scope, refresh=include_refresh_token)
+        answer = self.server.issue(record, scope, refresh=include_refresh_token)
+        if code.openid:
+            identity = Identity(
+                issuer=self.server.issuer.settings.issuer,
+                person=user.person,
+                client_id=code.client_id,
+                nonce=code.nonce,
+                auth_time=user.auth_time,
+                acr=user.acr,
+            )
+            token = str(answer["access_token"])
+            answer["id_token"] = self.server.issuer.id_token(identity, token)
+            answer["scope"] = f"{OPENID} {scope}".rstrip()
+        return answer
 
 
 class RefreshGrant(rfc6749.RefreshTokenGrant):

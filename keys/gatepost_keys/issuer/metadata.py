@@ -5,6 +5,7 @@ from starlette.requests import Request
 from starlette.responses import Response
 
 from gatepost_keys.issuer.guard import Handler
+from gatepost_keys.issuer.server import OPENID as OPENID_SCOPE
 from gatepost_keys.issuer.settings import ACR_VALUES, MOUNT, IssuerSettings
 from gatepost_keys.issuer.state import MINT_GRANT
 
@@ -28,7 +29,7 @@ def document(settings: IssuerSettings) -> dict[str, object]:
         "revocation_endpoint": f"{at}/revoke",
         "introspection_endpoint": f"{at}/introspect",
         "jwks_uri": f"{at}/jwks",
-        "scopes_supported": list(settings.scopes),
+        "scopes_supported": [*settings.scopes, OPENID_SCOPE],
         "response_types_supported": ["code"],
         "response_modes_supported": ["query"],
         "grant_types_supported": [*grants, *([MINT_GRANT] if settings.cli_secret else [])],

@@ -94,6 +94,9 @@ class Code(msgspec.Struct, kw_only=True, eq=False):
     sign_in: SignIn
     expires_at: float
     family: Family
+    openid: bool = False
+    """An ID token was asked for (OpenID Connect Core 3.1.2.1)."""
+    nonce: str = ""
     used: bool = False
 
     def get_redirect_uri(self) -> str | None:

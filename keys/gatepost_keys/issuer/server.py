@@ -18,7 +18,9 @@ from gatepost_keys.issuer.resources import Resources
 from gatepost_keys.issuer.state import Issuer
 from gatepost_keys.mint import Grant
 
-OFFLINE = "offline_access"
+OPENID = "openid"
+IDENTITY = frozenset({OPENID, "profile", "email", "offline_access"})
+"""Scopes that are about the person and not about a resource; they are in no access token."""
 
 
 class Form(msgspec.Struct, frozen=True):
@@ -52,12 +54,19 @@ class Payload(BasicOAuth2Payload):
     @property
     def scope(self) -> str | None:
         """
-        Without `offline_access`, which clients add where they hope for a refresh token.
+        Without `offline_access`, which clients add where they hope for a refresh token, and what
+        they ask of OpenID Connect.
 
-        Here every authorization yields one, and the scope means nothing to a resource.
+        Here every authorization yields a refresh token, and none of these means anything to a
+        resource.
         """
         value: str | None = self.data.get("scope")
-        return value and " ".join(name for name in value.split() if name != OFFLINE)
+        return value and " ".join(name for name in value.split() if name not in IDENTITY)
+
+    @property
+    def openid(self) -> bool:
+        """Whether an ID token is asked for."""
+        return OPENID in str(self.data.get("scope", "")).split()
 
 
 class ClientRequest(rfc6749.OAuth2Request):

@@ -26,7 +26,13 @@ DEFAULT_USERS = (
         email="alice@acme.example",
         roles=("approver", "admin"),
     ),
-    Person(username="dave", name="Dave Dunn", tenant="acme", email="dave@acme.example"),
+    Person(
+        username="dave",
+        name="Dave Dunn",
+        tenant="acme",
+        email="dave@acme.example",
+        roles=("approver",),
+    ),
     Person(username="bob", name="Bob Bright", tenant="globex", email="bob@globex.example"),
 )
 
@@ -49,6 +55,8 @@ class StaticClient(msgspec.Struct, frozen=True, kw_only=True):
     """The tenant its own tokens (client_credentials) belong to; empty: it gets none."""
     introspects: bool = False
     """May ask about every token, as a resource server does (RFC 7662)."""
+    redirect_uris: tuple[str, ...] = ()
+    """Where people come back who sign in for it; empty: nobody does."""
 
 
 class IssuerSettings(msgspec.Struct, frozen=True, kw_only=True):

@@ -10,7 +10,7 @@ from gatepost_keys.issuer.bounded import Bounded
 from gatepost_keys.issuer.records import AccessToken, Client, Code, Family, RefreshToken, SignIn
 from gatepost_keys.issuer.settings import ACR_VALUES, IssuerSettings
 from gatepost_keys.issuer.signing import SigningKeys
-from gatepost_keys.mint import Grant, Person, sign
+from gatepost_keys.mint import Grant, Identity, Person, half_hash, sign
 
 CLI_CLIENT = "gatepost-cli"
 MINT_GRANT = "urn:gatepost:params:oauth:grant-type:development-token"
@@ -80,6 +80,15 @@ class Issuer:
         self.access_tokens.put(digest(token), record)
         return token
 
+    def id_token(self, identity: Identity, access_token: str) -> str:
+        """A new ID token, tied to the access token that comes with it."""
+        claims = identity.claims(
+            now=self.now(),
+            lifetime_s=self.settings.token_lifetime_s,
+            at_hash=half_hash(access_token, self.settings.algorithm),
+        )
+        return sign(claims, self.keys.current, kind="JWT")
+
     def refresh_token(self, record: RefreshToken) -> str:
         """A new refresh token for *record*."""
         token = "dev-rt-" + secrets.token_urlsafe(32)
@@ -115,7 +124,11 @@ class Issuer:
                 secret=client.secret,
                 name=client.name or client.client_id,
                 auth_methods=SECRET_METHODS,
-                grant_types=frozenset({"client_credentials"} if client.tenant else ()),
+                redirect_uris=client.redirect_uris,
+                grant_types=frozenset(
+                    ({"client_credentials"} if client.tenant else set())
+                    | ({"authorization_code"} if client.redirect_uris else set())
+                ),
                 tenant=client.tenant,
                 introspects=client.introspects,
             )

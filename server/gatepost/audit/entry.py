@@ -5,6 +5,7 @@ from collections.abc import Iterable, Mapping
 from typing import Any
 
 import msgspec
+import structlog
 
 from gatepost.audit.record import Body, draft, encode, person_of, text
 from gatepost.audit.settings import AuditSettings
@@ -39,6 +40,9 @@ REFUSED = frozenset(
     }
 )
 """Outcomes of calls whose tool did not run."""
+
+
+log = structlog.get_logger("gatepost.audit")
 
 
 class Reason(msgspec.Struct, frozen=True):
@@ -101,10 +105,10 @@ def drafts_of(
             continue
         if ending is None and settings.calls == "changes" and guards and reads(guards[0].offer):
             continue
-        one = _draft(entry, wall - ticks, people, settings, 1)
+        one = _drafted(entry, wall - ticks, people, settings, 1)
         made.setdefault(call.caller.tenant_id, []).append(one)
     for alike in limited.values():
-        one = _draft(alike[-1], wall - ticks, people, settings, len(alike))
+        one = _drafted(alike[-1], wall - ticks, people, settings, len(alike))
         made.setdefault(alike[0][0].caller.tenant_id, []).append(one)
     return made
 
@@ -117,6 +121,25 @@ def reads(offer: Offer) -> bool:
 def is_limited(ending: Failure | Reason) -> bool:
     """Whether a limit has refused the call."""
     return isinstance(ending, Failure) and ending.kind == "rate_limit"
+
+
+def _drafted(
+    entry: Ended, offset: float, people: dict[int, str], settings: AuditSettings, times: int
+) -> Draft:
+    try:
+        return _draft(entry, offset, people, settings, times)
+    except (ValueError, RecursionError) as problem:
+        # One record that cannot be made as it should must not stop all others.
+        call, _, ended, _, _ = entry
+        log.error("audit_record_poor", request_id=call.request_id, reason=type(problem).__name__)
+        body = Body(
+            at=int((ended + offset) * 1000),
+            kind="call",
+            tenant=call.caller.tenant_id,
+            outcome="unreadable",
+            request_id=call.request_id,
+        )
+        return draft(body, {})
 
 
 def _draft(

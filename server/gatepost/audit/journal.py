@@ -14,15 +14,13 @@ from gatepost.audit.entry import Entry, drafts_of, reason_of
 from gatepost.audit.record import Body, Kind, Person, draft, encode, person_of, text
 from gatepost.audit.settings import AuditSettings
 from gatepost.keyring import KeyRing
+from gatepost.pledge import Broken, Pledge
 from gatepost.stores.api import Records, StoreUnavailable
 from gatepost.stores.audit import Draft, Question, Row
 from gatepost.tools.api import Call, Failure
-from gatepost.tools.record import NotRecorded
 from gatepost.tools.redaction import Guard, Redaction
 from gatepost_authz.caller import TenantContext
 
-MOST_AT_ONCE = 1_000
-"""Records of one transaction."""
 MOST_WAITING = 10_000
 """Records that wait for a database that does not answer."""
 RETRY_S = 1.0
@@ -30,9 +28,6 @@ CLOSING_S = 5.0
 """How long a stop waits for the last records."""
 
 log = structlog.get_logger("gatepost.audit")
-
-Waiting = tuple[Entry, "asyncio.Future[None] | None"]
-"""What is to be written, and who waits for that."""
 
 
 class Listener(Protocol):
@@ -46,10 +41,10 @@ class Journal:
     """
     One process's way to the record.
 
-    A call costs a tuple and a future; what its record says is made, redacted, hashed and written
-    for many calls at once (group commit), in another thread where the store has one. While the
-    database does not answer nothing is forgotten: records wait, and calls are refused or go on as
-    `audit.on_failure` says.
+    A call costs a tuple; what its record says is made, redacted, hashed and written for many calls
+    at once (group commit), in another thread where the store has one. All calls of a batch wait for
+    one pledge. While the database does not answer nothing is forgotten: records wait, and calls are
+    refused or go on as `audit.on_failure` says.
     """
 
     def __init__(
@@ -67,8 +62,9 @@ class Journal:
         """Records since the start."""
         self._records, self._redaction, self._clock = records, redaction, clock
         self._linker = Linker(keyring)
-        self._waiting: list[Waiting] = []
-        self._late = 0
+        self._waiting: list[Entry] = []
+        self._pledge = Pledge()
+        self._late = False
         self._lost: Counter[str] = Counter()
         self._armed = False
         self._closing = False
@@ -84,16 +80,14 @@ class Journal:
 
     def ended(
         self, call: Call, began: float, guards: list[Guard], ending: Failure | BaseException | None
-    ) -> "asyncio.Future[None]":
+    ) -> Pledge:
         """See `Recorder`."""
         reason = reason_of(ending) if isinstance(ending, BaseException) else ending
-        loop = asyncio.get_running_loop()
-        future: asyncio.Future[None] = loop.create_future()
-        self._waiting.append(((call, began, perf_counter(), guards, reason), future))
+        self._waiting.append((call, began, perf_counter(), guards, reason))
         if not self._armed:
             self._armed = True
-            loop.call_later(self._batch_s, self._begin)
-        return future
+            asyncio.get_running_loop().call_later(self._batch_s, self._begin)
+        return self._pledge
 
     async def note(  # noqa: PLR0913  # each of them is a field of the record
         self,
@@ -136,15 +130,15 @@ class Journal:
             shared_audience=caller.shared_audience if caller else False,
             details={name: text(clean(value)) for name, value in (details or {}).items()},
         )
-        future = asyncio.get_running_loop().create_future()
         one = draft(body, side, text(caller.subject) if caller else None)
-        self._waiting.append(((tenant, one), future))
+        self._waiting.append((tenant, one))
+        pledge = self._pledge
         if not self._armed:
             self._begin()
         try:
-            await future
-        except NotRecorded as failure:
-            raise StoreUnavailable(str(failure)) from None
+            await pledge
+        except Broken as failure:
+            raise StoreUnavailable(f"it could not be put on record: {failure}") from None
 
     # What was told is written here.
 
@@ -152,24 +146,42 @@ class Journal:
         self._armed = True
         if self._writing is None or self._writing.done():
             self._writing = asyncio.get_running_loop().create_task(self._write())
+            self._writing.add_done_callback(self._over)
 
     async def _write(self) -> None:
         while self._waiting:
-            batch, self._waiting = self._waiting[:MOST_AT_ONCE], self._waiting[MOST_AT_ONCE:]
+            batch, self._waiting = self._waiting, []
+            pledge, self._pledge = self._pledge, Pledge()
             made: dict[str, list[Draft]] = {}
+            outage, kept = None, False
             try:
-                await self._commit([entry for entry, _ in batch], made)
-            except StoreUnavailable as outage:
-                await self._failed(batch, made, outage)
+                await self._commit(batch, made)
+                kept, self.refusing = True, False
+            except StoreUnavailable as found:
+                outage, kept = found, self.settings.on_failure == "go_on"
+                self.refusing = not kept
+            finally:
+                # Whatever happens: nobody may be left waiting.
+                if kept:
+                    pledge.keep()
+                else:
+                    pledge.give_up(str(outage or "the record could not be made"))
+            if outage is not None:
+                if kept:
+                    self._pledge.keep()  # those that come now do not wait for a retry
+                await self._later(batch, made, outage)
                 if self._closing:
                     break
                 await asyncio.sleep(RETRY_S)
-                continue
-            self.refusing = False
-            for _, future in batch:
-                if future is not None and not future.done():
-                    future.set_result(None)
         self._armed = False
+
+    def _over(self, writing: "asyncio.Task[None]") -> None:
+        self._armed = False
+        if not writing.cancelled() and (error := writing.exception()) is not None:
+            self.refusing = self.settings.on_failure == "refuse"
+            log.error("audit_stopped", exc_info=error)
+            if self._waiting:
+                self._begin()
 
     async def _commit(self, entries: list[Entry], made: dict[str, list[Draft]]) -> None:
         """Write the entries; *made* holds the drafts that they have become."""
@@ -189,7 +201,7 @@ class Journal:
             raise
         self._linker.keep()
         self._lost = Counter()
-        self._late = max(self._late - len(entries), 0)
+        self._late = False
         for tenant, rows in written.items():
             self.written += len(rows)
             for listener in self.listeners:
@@ -210,32 +222,21 @@ class Journal:
             if not isinstance(entry[0], str) or (entry[0], entry[1].body) not in there
         ]
 
-    async def _failed(
-        self, batch: list[Waiting], made: dict[str, list[Draft]], outage: StoreUnavailable
+    async def _later(
+        self, batch: list[Entry], made: dict[str, list[Draft]], outage: StoreUnavailable
     ) -> None:
-        """Keep the records for later, and tell who waits for them."""
-        refuses = self.settings.on_failure == "refuse"
-        self.refusing = refuses
-        log.error("audit_not_written", records=len(batch), reason=str(outage), refusing=refuses)
-        for _, future in batch:
-            if future is None or future.done():
-                continue
-            if refuses:
-                future.set_exception(NotRecorded(str(outage)))
-                future.exception()  # whoever has left does not ask for it
-            else:
-                future.set_result(None)
+        """Keep the records of a batch until the database answers."""
+        refusing, reason = self.refusing, str(outage)
+        log.error("audit_not_written", records=len(batch), reason=reason, refusing=refusing)
         if not made:
             now, settings = (self._clock(), perf_counter()), self.settings
-            entries = [entry for entry, _ in batch]
-            made = await asyncio.to_thread(drafts_of, entries, now, settings)
-        late: list[Waiting] = [((name, one), None) for name, some in made.items() for one in some]
+            made = await asyncio.to_thread(drafts_of, batch, now, settings)
+        late = [(tenant, one) for tenant, drafts in made.items() for one in drafts]
         room = max(MOST_WAITING - len(self._waiting), 0)
-        for (tenant, _), _ in late[room:]:  # type: ignore[misc]  # all are pairs
-            self._lost[tenant] += 1
-        if lost := len(late) - len(late[:room]):
-            log.error("audit_records_lost", records=lost)
-        self._late += len(late[:room])
+        self._lost.update(tenant for tenant, _ in late[room:])
+        if late[room:]:
+            log.error("audit_records_lost", records=len(late[room:]))
+        self._late = True
         self._waiting = [*late[:room], *self._waiting]
 
     async def aclose(self) -> None:

@@ -105,7 +105,7 @@ def person_of(caller: TenantContext) -> Person:
     """The caller as a record names it."""
     claims = caller.claims
     name = claims.get("name") or claims.get("preferred_username") or claims.get("email") or ""
-    return Person(caller.issuer, caller.subject, caller.client_id or "", name)
+    return Person(*map(text, (caller.issuer, caller.subject, caller.client_id or "", name)))
 
 
 def draft(body: Body, private: Mapping[str, str], subject: str | None = None) -> Draft:

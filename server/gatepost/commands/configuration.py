@@ -1,5 +1,6 @@
 """How commands get their configuration: read, judged, or refused with every problem it has."""
 
+import getpass
 import os
 from collections.abc import Callable, Iterable
 from pathlib import Path
@@ -10,9 +11,12 @@ import msgspec
 
 from gatepost.config.judgement import problems
 from gatepost.config.reading import read
+from gatepost.config.references import plain
 from gatepost.config.toolbox import Toolbox, load
+from gatepost.renewal import known_tenants
 from gatepost.settings import Config
-from gatepost_authz.config import Problem
+from gatepost.stores.backends import MEMORY
+from gatepost_authz.config import TENANT_ID, Problem
 
 DEFAULT_FILE = Path("gatepost.toml")
 Command = TypeVar("Command", bound=Callable[..., Any])
@@ -49,6 +53,35 @@ def examine(
         judged = (one for one in judged if not reading.settles(one))
     config = None if reading.config is None else fitting
     return config, toolbox, [*reading.problems, *judged]
+
+
+def check_tenant(config: Config, tenant: str) -> None:
+    """Refuse a tenant that the configuration does not know, and a store of another process."""
+    known = known_tenants(config) | {config.stdio.tenant}
+    if not TENANT_ID.fullmatch(tenant) or not (config.creates_tenants or tenant in known):
+        raise click.ClickException(f"The configuration knows no tenant {visible(tenant)}.")
+    if plain(config.storage.database) == MEMORY:
+        raise click.ClickException(
+            "`storage.database` is the memory of the server's process, which no other one can "
+            "change. Choose a file or PostgreSQL."
+        )
+
+
+def administrator() -> str:
+    """Who runs the command, as the machine knows them."""
+    try:
+        return getpass.getuser()
+    except (KeyError, OSError):
+        # A container runs as numbers without names.
+        return f"uid {os.getuid()}"
+
+
+def visible(line: str) -> str:
+    """A line with what a terminal would act on, or would reorder, as escapes."""
+    return "".join(
+        one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode()
+        for one in line
+    )
 
 
 def with_workers(config: Config, workers: int | None) -> Config:

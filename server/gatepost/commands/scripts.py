@@ -2,8 +2,6 @@
 
 import asyncio
 import difflib
-import getpass
-import os
 from collections.abc import Awaitable, Callable
 from contextlib import aclosing
 from datetime import UTC, datetime
@@ -13,19 +11,23 @@ from typing import TypeVar
 import click
 import msgspec
 
-from gatepost.commands.configuration import config_option, settled
+from gatepost.commands.configuration import (
+    administrator,
+    check_tenant,
+    config_option,
+    settled,
+    visible,
+)
 from gatepost.config.references import plain
 from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Review
 from gatepost.packs.scripts.script import Script
 from gatepost.packs.scripts.shelf import Shelf
-from gatepost.renewal import known_tenants
 from gatepost.settings import Config
 from gatepost.stores.api import StoreRefused, StoreUnavailable
-from gatepost.stores.backends import MEMORY, open_records
+from gatepost.stores.backends import open_records
 from gatepost.telemetry.logs import configure
 from gatepost.tools.api import ToolFailure
 from gatepost.workspace import Workspaces
-from gatepost_authz.config import TENANT_ID
 
 T = TypeVar("T")
 
@@ -151,23 +153,6 @@ def show(script: Script, before: Review | None, tenant: str) -> None:
     click.echo(f"\nNothing is approved yet. To approve exactly this:\n{command}")
 
 
-def administrator() -> str:
-    """Who runs the command, as the machine knows them."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        # A container runs as numbers without names.
-        return f"uid {os.getuid()}"
-
-
-def visible(line: str) -> str:
-    """A line with what a terminal would act on, or would reorder, as escapes."""
-    return "".join(
-        one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode()
-        for one in line
-    )
-
-
 async def rows_of(desk: Desk) -> list[tuple[str, str, str, str, str]]:
     """One for each content that counts, by name."""
     settings = desk.config.packs.scripts
@@ -199,14 +184,7 @@ def script_of(review: Review) -> Script:
 def at_the_desk(path: Path, tenant: str, do: Callable[[Desk], Awaitable[T]]) -> T:
     """What *do* answers, with the configured store and folders open for it."""
     config, _ = settled(path)
-    known = known_tenants(config) | {config.stdio.tenant}
-    if not TENANT_ID.fullmatch(tenant) or not (config.creates_tenants or tenant in known):
-        raise click.ClickException(f"The configuration knows no tenant {visible(tenant)}.")
-    if plain(config.storage.database) == MEMORY:
-        raise click.ClickException(
-            "`storage.database` is the memory of the server's process, which no other one can "
-            "change. Choose a file or PostgreSQL."
-        )
+    check_tenant(config, tenant)
 
     async def work() -> T:
         records = await open_records(plain(config.storage.database))

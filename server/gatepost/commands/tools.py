@@ -6,6 +6,7 @@ from typing import Any
 import click
 import msgspec
 
+from gatepost.approvals.policy import Plan, plan_of
 from gatepost.commands.configuration import config_option, settled
 from gatepost.tools.api import Offer, Tool
 from gatepost.tools.offer import Document, Prompt, Skill, Template
@@ -25,17 +26,18 @@ KINDS: dict[type[Offer], str] = {
 @click.option("--json", "as_json", is_flag=True, help="A JSON array, schemas included.")
 def tools(path: Path, as_json: bool) -> None:
     """List the tools, resources, prompts and skills that a configuration enables, with scopes."""
-    _, toolbox = settled(path)
+    config, toolbox = settled(path)
+    plan = plan_of(config.approvals, toolbox.offers)
     order = list(KINDS)
     listed = sorted(toolbox.offers, key=lambda offer: (order.index(type(offer)), offer.key))
     if as_json:
-        rows = [described(offer) for offer in listed]
+        rows = [described(offer, plan) for offer in listed]
         click.echo(msgspec.json.format(msgspec.json.encode(rows)))
     else:
-        click.echo(table(listed))
+        click.echo(table(listed, plan))
 
 
-def described(offer: Offer) -> dict[str, Any]:
+def described(offer: Offer, plan: Plan) -> dict[str, Any]:
     """Something that is offered, as data."""
     shown: dict[str, Any] = {
         "kind": KINDS[type(offer)],
@@ -54,19 +56,28 @@ def described(offer: Offer) -> dict[str, Any]:
         shown["arguments"] = offer.arguments
     elif isinstance(offer, Skill):
         shown["uri"] = offer.key
-    return {**shown, "scopes": sorted(offer.scopes)}
+    return {**shown, "scopes": sorted(offer.scopes), "approval": approval(offer, plan)}
 
 
-def table(listed: list[Offer]) -> str:
-    """One line each: name or URI, kind, pack, scopes, hints, and what it does."""
-    rows = [("NAME", "KIND", "PACK", "SCOPES", "HINTS", "DOES")]
+def table(listed: list[Offer], plan: Plan) -> str:
+    """One line each: name or URI, kind, pack, scopes, hints, approval, and what it does."""
+    rows = [("NAME", "KIND", "PACK", "SCOPES", "HINTS", "APPROVAL", "DOES")]
     for offer in listed:
         scopes = " ".join(sorted(offer.scopes)) or "-"
         does = offer.description.partition("\n")[0]
-        rows.append((offer.key, KINDS[type(offer)], offer.pack, scopes, hints(offer), does))
-    widths = [max(len(row[at]) for row in rows) for at in range(5)]
-    lines = ("  ".join([*map(str.ljust, row[:5], widths), row[5]]) for row in rows)
+        needs = approval(offer, plan) or "-"
+        rows.append((offer.key, KINDS[type(offer)], offer.pack, scopes, hints(offer), needs, does))
+    widths = [max(len(row[at]) for row in rows) for at in range(6)]
+    lines = ("  ".join([*map(str.ljust, row[:6], widths), row[6]]) for row in rows)
     return "\n".join(line.rstrip() for line in lines)
+
+
+def approval(offer: Offer, plan: Plan) -> str | None:
+    """Whether a tool's calls need a person: `always`, `sometimes` (a condition), `never`."""
+    if not isinstance(offer, Tool):
+        return None
+    demand = plan.get(offer.name)
+    return "never" if demand is None else demand.told()
 
 
 def hints(offer: Offer) -> str:

@@ -7,7 +7,7 @@ from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gatepost.config import approvals, places, programs, stdio, storage
+from gatepost.config import approvals, dashboard, limits, places, programs, stdio, storage
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing, KeyRingError
@@ -51,9 +51,11 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
             setting = f"packs.{name}.{fault.setting}"
             yield Problem("config.E060", fault.message, fault.hint, setting=setting)
     yield from stdio.problems(config)
+    yield from dashboard.problems(config)
     yield from _tools(config, toolbox)
     yield from approvals.problems(config, toolbox)
     yield from _numbers(config)
+    yield from limits.problems(config, toolbox)
 
 
 def _resource(config: Config) -> Iterator[Problem]:
@@ -253,7 +255,7 @@ def _tools(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
 
 
 def _numbers(config: Config) -> Iterator[Problem]:
-    limits, tools, tasks = config.limits, config.tools, config.tasks
+    most, tools, tasks = config.limits, config.tools, config.tasks
     positive = {
         "tools.timeout_s": tools.timeout_s,
         "tools.max_result_bytes": tools.max_result_bytes,
@@ -261,23 +263,25 @@ def _numbers(config: Config) -> Iterator[Problem]:
         "tasks.poll_interval_s": tasks.poll_interval_s,
         "tasks.max_per_caller": tasks.max_per_caller,
         "tasks.lease_s": tasks.lease_s,
+        "dashboard.session_s": config.dashboard.session_s,
+        "dashboard.idle_s": config.dashboard.idle_s,
         "mcp.page_size": config.mcp.page_size,
-        "limits.burst": limits.burst,
-        "limits.max_body_bytes": limits.max_body_bytes,
-        "limits.max_header_bytes": limits.max_header_bytes,
-        "limits.header_timeout_s": limits.header_timeout_s,
-        "limits.body_timeout_s": limits.body_timeout_s,
-        "limits.listen_streams": limits.listen_streams,
-        "limits.questions_per_caller": limits.questions_per_caller,
-        "limits.question_timeout_s": limits.question_timeout_s,
-        "limits.listen_streams_per_caller": limits.listen_streams_per_caller,
+        "limits.burst": most.burst,
+        "limits.max_body_bytes": most.max_body_bytes,
+        "limits.max_header_bytes": most.max_header_bytes,
+        "limits.header_timeout_s": most.header_timeout_s,
+        "limits.body_timeout_s": most.body_timeout_s,
+        "limits.listen_streams": most.listen_streams,
+        "limits.questions_per_caller": most.questions_per_caller,
+        "limits.question_timeout_s": most.question_timeout_s,
+        "limits.listen_streams_per_caller": most.listen_streams_per_caller,
     }
     for setting, number in positive.items():
         if number <= 0:
             yield Problem("config.E016", f"`{setting}` must be more than 0", setting=setting)
     not_negative = {
-        "limits.failures_per_second": limits.failures_per_second,
-        "limits.requests_per_second": limits.requests_per_second,
+        "limits.failures_per_second": most.failures_per_second,
+        "limits.requests_per_second": most.requests_per_second,
         "listen.drain_s": config.listen.drain_s,
     }
     for setting, number in not_negative.items():

@@ -67,6 +67,8 @@ class Answer(msgspec.Struct, frozen=True, kw_only=True):
     file_name: str = ""
     """Of letters, digits, ``.``, ``_`` and ``-``."""
     file_type: str = "application/octet-stream"
+    signs_out: bool = False
+    """Ends the session everywhere, before anything is sent."""
 
 
 def shown(html: str, *, status: int = 200) -> Answer:

@@ -15,6 +15,7 @@ from gatepost.dev.composition import (
     dev_config,
     dev_issuer,
     dev_ring,
+    dev_secret,
     forget_state,
     locked,
     make_state_folder,
@@ -60,24 +61,23 @@ def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> N
     sock = listening(HOST, port, "--port")
     config = dev_config(sock.getsockname()[1], tools=files, state=state)
     toolbox = load(config.tools, config.packs, config.network)
+    scopes = toolbox.declared_scopes
+    if reasons := locked(config, dev_issuer(config, scopes, auto_approve=auto_approve), os.environ):
+        raise click.ClickException("; ".join(reasons))
+    secret = prepared(state)
     errors = [one for one in problems(config, toolbox) if one.level == "error"]
     if errors:
         show(errors)
         raise click.exceptions.Exit(1)
-    issuer = dev_issuer(config, toolbox.declared_scopes, auto_approve=auto_approve)
-    if reasons := locked(config, issuer, os.environ):
-        raise click.ClickException("; ".join(reasons))
+    issuer = dev_issuer(config, scopes, auto_approve=auto_approve, dashboard_secret=secret)
     try:
-        make_state_folder(state)
         keyring = dev_ring(state)
         write_settings(state, config)
         written = write_state(state, config, issuer)
     except KeyRingError as error:
         raise click.ClickException(str(error)) from None
     except OSError as error:
-        raise click.ClickException(
-            f"the state directory {state} cannot be used: {error.strerror}; choose one with --state"
-        ) from None
+        raise unusable(state, error) from None
 
     def announce() -> None:
         click.echo(BANNER)
@@ -98,3 +98,19 @@ def dev(port: int, files: tuple[str, ...], state: Path, auto_approve: bool) -> N
     finally:
         forget_state(written, issuer)
     raise click.exceptions.Exit(code)
+
+
+def prepared(state: Path) -> str:
+    """Make the state folder, and answer the secret of the dashboard's client that it holds."""
+    try:
+        make_state_folder(state)
+        return dev_secret(state)
+    except OSError as error:
+        raise unusable(state, error) from None
+
+
+def unusable(state: Path, error: OSError) -> click.ClickException:
+    """What is told of a state folder that cannot be used."""
+    return click.ClickException(
+        f"the state directory {state} cannot be used: {error.strerror}; choose one with --state"
+    )

@@ -1,5 +1,6 @@
 """What `gatepost dev` runs: a configuration for this machine, its issuer, and its state."""
 
+import contextlib
 import os
 import secrets
 from collections.abc import Mapping
@@ -20,15 +21,17 @@ from gatepost.settings import (
     ToolsSettings,
     WorkspaceSettings,
 )
-from gatepost_authz.config import Issuer, RoleRule, TenantRule
+from gatepost_authz.config import DashboardClient, Issuer, RoleRule, TenantRule
 from gatepost_keys.issuer.locks import problems
-from gatepost_keys.issuer.settings import IssuerSettings
+from gatepost_keys.issuer.settings import IssuerSettings, StaticClient
 from gatepost_keys.issuer.state import CLI_CLIENT
 
 HOST = "127.0.0.1"
 DATABASE_FILE = "gatepost.db"
 RING_FILE = "keyring.json"
 SETTINGS_FILE = "dev.toml"
+SECRET_FILE = "dashboard.secret"  # noqa: S105 - the file's name
+DASHBOARD_CLIENT = "gatepost-dashboard"
 
 
 def dev_config(port: int, *, tools: tuple[str, ...], state: Path) -> Config:
@@ -46,6 +49,10 @@ def dev_config(port: int, *, tools: tuple[str, ...], state: Path) -> Config:
                     "approver": RoleRule(claim="roles", value="approver"),
                     "admin": RoleRule(claim="roles", value="admin"),
                 },
+                dashboard=DashboardClient(
+                    client_id=DASHBOARD_CLIENT,
+                    client_secret=f"file:{(state / SECRET_FILE).resolve()}",
+                ),
             ),
         ),
         tenancy=TenancySettings(tenants=("acme", "globex")),
@@ -58,14 +65,28 @@ def dev_config(port: int, *, tools: tuple[str, ...], state: Path) -> Config:
     )
 
 
-def dev_issuer(config: Config, scopes: frozenset[str], *, auto_approve: bool) -> IssuerSettings:
-    """The issuer's settings for that configuration; *scopes* are what its tools ask for."""
+def dev_issuer(
+    config: Config, scopes: frozenset[str], *, auto_approve: bool, dashboard_secret: str = ""
+) -> IssuerSettings:
+    """
+    The issuer's settings for that configuration; *scopes* are what its tools ask for.
+
+    Without *dashboard_secret* nobody can sign in to the dashboard.
+    """
     return IssuerSettings(
         issuer=config.issuers[0].issuer,
         resources=(config.resource,),
         scopes=tuple(sorted(scopes)),
         cli_secret=secrets.token_urlsafe(32),
         auto_approve=auto_approve,
+        clients=(
+            StaticClient(
+                client_id=DASHBOARD_CLIENT,
+                secret=dashboard_secret,
+                name="The Gatepost dashboard",
+                redirect_uris=(f"{config.resource.removesuffix('/mcp')}/dashboard/callback",),
+            ),
+        ),
     )
 
 
@@ -87,6 +108,16 @@ def locked(config: Config, issuer: IssuerSettings, environ: Mapping[str, str]) -
 def make_state_folder(folder: Path) -> None:
     """The folder for state, closed to others; raises OSError."""
     folder.mkdir(mode=0o700, parents=True, exist_ok=True)
+
+
+def dev_secret(folder: Path) -> str:
+    """The secret of the dashboard's client, made where there is none; raises OSError."""
+    path = folder / SECRET_FILE
+    with contextlib.suppress(FileExistsError):
+        descriptor = os.open(path, os.O_WRONLY | os.O_CREAT | os.O_EXCL, 0o600)
+        with os.fdopen(descriptor, "w", encoding="utf-8") as file:
+            file.write(secrets.token_urlsafe(32))
+    return path.read_text(encoding="utf-8").strip()
 
 
 def dev_ring(folder: Path) -> KeyRing:

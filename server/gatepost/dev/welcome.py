@@ -44,6 +44,7 @@ def lines(resource: str, tools: list[str], state: Path) -> list[str]:
         f"  curl -s -w '\\n' {resource} -H \"Authorization: Bearer {token}\" {headers} -d '{CALL}'",
         "This one is refused with 401 and a challenge, because it brings no token:",
         f"  curl -i -w '\\n' {resource} {headers} -d '{CALL}'",
+        f"The dashboard, where alice and dave decide what waits: {origin}/dashboard",
         "To connect Claude Code (other clients: paste the URL):",
         f"  claude mcp add --transport http gatepost {resource}",
     ]

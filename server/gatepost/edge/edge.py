@@ -19,6 +19,12 @@ from gatepost_authz.middleware import CALLER
 Probe = Callable[[], Awaitable[tuple[int, bytes]]]
 """Answers a health probe: a status and a JSON document."""
 
+Headers = tuple[tuple[bytes, bytes], ...]
+Paint = Callable[[str, Refusal, str], tuple[bytes, Headers] | None]
+"""
+Draws a refusal (path, what, request id) for people, with its headers; None where no person looks.
+"""
+
 
 PROBED = frozenset({"GET", "HEAD"})
 """How probes ask. Anything else (a CONNECT, say) is judged like requests for other paths."""
@@ -58,7 +64,8 @@ class Edge:
 
     *probes* are paths answered before every check, because orchestrators ask over plain HTTP and
     by the pod's address. *checks* run in their order; each may refuse or answer. *is_endpoint*
-    says which paths speak JSON-RPC, so that a refusal there has a body its client can read.
+    says which paths speak JSON-RPC, so that a refusal there has a body its client can read;
+    *paint* draws those that people see.
     """
 
     def __init__(
@@ -69,12 +76,14 @@ class Edge:
         log: AccessLog,
         probes: Mapping[str, Probe],
         is_endpoint: Callable[[str], bool],
+        paint: Paint = lambda path, refusal, request_id: None,
     ) -> None:
         self.app = app
         self.checks = tuple(checks)
         self._append = log.append
         self._probes = probes
         self._is_endpoint = is_endpoint
+        self._paint = paint
         # The random half makes ids of restarts and replicas distinct and hard to guess; the
         # counter makes the rest cheap.
         self._prefix = secrets.token_hex(8) + "-"
@@ -143,6 +152,9 @@ class Edge:
             data = {"error": refusal.code, "request_id": request_id}
             error = {"code": code, "message": refusal.message, "data": data}
             body = _encode({"jsonrpc": "2.0", "error": error})
+        elif painted := self._paint(request.path, refusal, request_id):
+            await respond_page(answer, refusal.status, painted[0], (*refusal.headers, *painted[1]))
+            return
         else:
             body = _encode(
                 {"error": refusal.code, "message": refusal.message, "request_id": request_id}
@@ -167,6 +179,18 @@ async def respond(
         (b"content-length", str(len(body)).encode("ascii")),
         (b"cache-control", b"no-store"),
         (b"x-content-type-options", b"nosniff"),
+        *headers,
+    ]
+    await send({"type": "http.response.start", "status": status, "headers": start})
+    await send({"type": "http.response.body", "body": body})
+
+
+async def respond_page(send: Send, status: int, body: bytes, headers: Headers) -> None:
+    """Send a page that nobody may keep."""
+    start = [
+        (b"content-type", b"text/html; charset=utf-8"),
+        (b"content-length", str(len(body)).encode("ascii")),
+        (b"cache-control", b"no-store"),
         *headers,
     ]
     await send({"type": "http.response.start", "status": status, "headers": start})

@@ -27,6 +27,12 @@ class Ending(msgspec.Struct, frozen=True):
     error: BaseException | None = None
     shared: bool = True
 
+    @property
+    def refuses(self) -> bool:
+        """Whether it says that the retry key cannot be answered, and no tool has."""
+        failure = None if self.outcome is None else self.outcome.failure
+        return failure is not None and failure.kind == "conflict"
+
     def answer(self) -> Outcome | None:
         """The outcome; raises the error; None when there is neither."""
         if self.error is not None:

@@ -11,10 +11,11 @@ from typing import Any
 
 import msgspec
 
-from gatepost.guard.limits import Attempts
 from gatepost.guard.run import Run, Terms, Work
+from gatepost.limits.attempts import Attempts
 from gatepost.stores.api import Records, Relay
 from gatepost.tools.api import Call, Offer, Outcome, Retry, Tool, ToolFailure
+from gatepost.tools.record import remark
 from gatepost.tools.redaction import Guard, Redaction
 from gatepost.tools.runner import GRACE_S, Next
 from gatepost_authz.caller import TenantContext
@@ -66,7 +67,11 @@ class Runs:
             ending = await run.wait(until, own=own)
             if ending is None:
                 raise ToolFailure("conflict", STILL_RUNNING, retry_after=COME_BACK_S)
-            if (ending.shared or own) and (outcome := ending.answer()) is not None:
+            if not (ending.shared or own):
+                continue
+            if not (own and run.leads) and not ending.refuses:
+                remark("replayed", "yes")
+            if (outcome := ending.answer()) is not None:
                 return outcome
 
     def _begin(self, work: Work, terms: Terms) -> Run:

@@ -99,7 +99,8 @@ class Run:
         self._stopped: asyncio.Future[None] = loop.create_future()
         self._woken: asyncio.Future[None] = loop.create_future()
         self._callers = 0
-        self._leads = False
+        self.leads = False
+        """Whether the work was done here, and not elsewhere or before."""
         self._invoked = False
         self.task = asyncio.create_task(self._go())
         self.task.add_done_callback(self._over)
@@ -115,7 +116,7 @@ class Run:
         wanted = True
         try:
             while not self._done.done():
-                left = None if own and self._leads else until - loop.time()
+                left = None if own and self.leads else until - loop.time()
                 if left is not None and left <= 0:
                     return None
                 await asyncio.wait({self._done}, timeout=left)
@@ -127,7 +128,7 @@ class Run:
             raise
         finally:
             self._callers -= 1
-            if not self._callers and not (wanted and self._leads):
+            if not self._callers and not (wanted and self.leads):
                 self.stop()
 
     def stop(self) -> None:
@@ -219,7 +220,7 @@ class Run:
     # The claim is ours.
 
     async def _lead(self) -> None:
-        self._leads = True
+        self.leads = True
         if self._stopped.done():
             await self._give_up(NOTHING_DONE)
             return

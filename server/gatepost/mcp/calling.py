@@ -28,6 +28,7 @@ async def call_tool(server: Server, ask: Ask) -> bytes:
         client=ask.client,
         retry=ask.retry,
         correlation=ask.correlation,
+        holder=ask.holder,
     )
     try:
         if call.name in server.lengthy:

@@ -29,7 +29,7 @@ from gatepost.mcp.reply import SUSPENDED, Replies
 from gatepost.mcp.server import Server
 from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_HEADER, Handshake
 from gatepost.mcp.stateless import Stateless
-from gatepost.scope import FOLDED, REQUEST_ID, WHOLE_BODY
+from gatepost.scope import FOLDED, HELD, REQUEST_ID, WHOLE_BODY
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.retry import CORRELATION, IDEMPOTENCY
@@ -157,7 +157,8 @@ class Endpoint:
             body = await self._body(scope[CALLER], receive)
         message = read(body)
         path, request_id = scope["path"], scope.get(REQUEST_ID, "")
-        exchange = Exchange(scope[CALLER], path, request_id, headers, receive, send)
+        holder = scope if HELD in scope else None
+        exchange = Exchange(scope[CALLER], path, request_id, headers, receive, send, holder)
         refusal: Refused | None = None
         if len(headers) != len(scope["headers"]) and _doubled(scope["headers"]):
             # Whoever reads the first and whoever reads the last would see different requests.

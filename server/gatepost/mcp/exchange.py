@@ -1,7 +1,7 @@
 """The values of one HTTP exchange: what came, and what goes back."""
 
 import msgspec
-from starlette.types import Receive, Send
+from starlette.types import Receive, Scope, Send
 
 from gatepost_authz.caller import TenantContext
 
@@ -19,6 +19,8 @@ class Exchange(msgspec.Struct, frozen=True, gc=False):
     headers: Headers
     receive: Receive
     send: Send
+    holder: Scope | None = None
+    """The request's scope where its connection can hold an answer back (`HELD`)."""
 
 
 class Answer(msgspec.Struct, frozen=True, gc=False):

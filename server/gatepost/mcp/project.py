@@ -74,10 +74,13 @@ def _failed(failure: Failure, revision: str, tail: bytes) -> bytes:
 def rate_limited(failure: Failure) -> Refused:
     """HTTP 200: a status in the 400s would read as a login failure or a lost session."""
     seconds = 1 if failure.retry_after is None else max(1, -(-failure.retry_after // 1))
+    data: dict[str, Any] = {"retryAfter": int(seconds)}
+    if failure.limit is not None:
+        data["limit"] = failure.limit
     return Refused(
         RATE_LIMITED,
         failure.message,
-        data={"retryAfter": int(seconds)},
+        data=data,
         status=200,
         headers=((b"retry-after", b"%d" % int(seconds)),),
     )

@@ -1,6 +1,7 @@
 """How the work on one request ends: as JSON, as a stream's last event, as a challenge, or not."""
 
 from collections.abc import Awaitable, Callable
+from functools import partial
 
 import structlog
 
@@ -19,14 +20,18 @@ from gatepost.mcp.jsonrpc import (
     result,
 )
 from gatepost.mcp.stream import Stream
+from gatepost.pledge import Instead
+from gatepost.scope import HELD, INSTEAD
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.client import InputNeeded, MissingCapability, ProtocolError, required_by
+from gatepost.tools.runner import UNRECORDED
 from gatepost.tools.underway import TenantSuspended
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource
 from gatepost_authz.errors import AuthError, InsufficientScope
 
 Questions = Callable[[InputNeeded], bytes]
+JSON_BODY = (b"content-type", b"application/json")
 UNANSWERED = (MissingCapability, ProtocolError, InputNeeded)
 """How work may end besides a result, beyond refusals."""
 
@@ -69,6 +74,9 @@ class Replies:
         """
         try:
             answer = Answer(200, result(identity, await work))
+            holder = exchange.holder
+            if holder is not None and holder[HELD] is not None:
+                holder[INSTEAD] = partial(unrecorded, exchange.request_id, identity)
         except Refused as refusal:
             answer = self.refused(identity, refusal)
         except AuthError as raised:
@@ -126,6 +134,12 @@ class Replies:
         if not self._modern:
             # The connection is still there and wants an end; a cancelled request gets no response.
             await (stream or Stream(exchange.send)).finish(None)
+
+
+def unrecorded(request_id: str, identity: bytes) -> Instead:
+    """What is said instead of an answer whose record could not be written."""
+    refusal = Refused(INTERNAL_ERROR, UNRECORDED, data={"request_id": request_id})
+    return Instead(200, (JSON_BODY,), error(identity, refusal))
 
 
 def as_refusal(raised: AuthError) -> Refused:

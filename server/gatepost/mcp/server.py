@@ -4,6 +4,7 @@ from collections.abc import Collection
 from typing import Any
 
 import msgspec
+from starlette.types import Scope
 
 from gatepost.changes import Feed
 from gatepost.keyring import KeyRing
@@ -52,6 +53,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     retry: Retry | None = None
     correlation: str | None = None
     """The caller's own id for what this is part of."""
+    holder: Scope | None = None
+    """See `Exchange`; None also where the answer is a stream, which waits by itself."""
 
 
 class Server:
@@ -85,7 +88,7 @@ class Server:
         """The tools whose calls may become tasks."""
         self.tasks = keeper
         self.register = register
-        self.underway = underway or Underway()
+        self.underway = Underway() if underway is None else underway
         self.capabilities: dict[str, Any] = capabilities(registry)
         negotiated = extensions(registry, tasks=bool(self.lengthy))
         self.modern_capabilities = self.capabilities | negotiated

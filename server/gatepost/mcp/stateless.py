@@ -54,11 +54,12 @@ class Stateless:
             return self._replies.unavailable(exchange.request_id, identity, outage)
         caller, request_id = exchange.caller, exchange.request_id
         if client is None:
-            ask = Ask(caller, request_id, MODERN, params, NOBODY, None, *marks)
+            ask = Ask(caller, request_id, MODERN, params, NOBODY, None, *marks, exchange.holder)
             handled = method.handler(self._server, ask)
             work = UntilDisconnect(exchange.receive, handled, caller, self._server.underway)
             return await self._replies.to(exchange, identity, None, work)
-        ask = Ask(caller, request_id, MODERN, params, client, None, *marks)
+        holder = exchange.holder if client.stream is None else None
+        ask = Ask(caller, request_id, MODERN, params, client, None, *marks, holder)
         handled = method.handler(self._server, ask)
         if client.stream is not None:
             handled = client.answered(handled)

@@ -55,7 +55,7 @@ async def run(server: Server, ask: Ask, call: Call) -> Outcome | TaskRecord:
         # Before 2026-07-28 there is no error for it, and a model can tell its user.
         return Outcome(failure=Failure("denied", ONLY_TASKS))
     errand = Errand(ask.client)
-    detachable = _replace(call, client=errand, lasting=True)
+    detachable = _replace(call, client=errand, lasting=True, holder=None)
     work = asyncio.create_task(perform(server.runner, detachable))
     work.add_done_callback(lambda _: errand.turn.set())
     accepted, why = False, ()

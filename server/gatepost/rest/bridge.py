@@ -1,6 +1,7 @@
 """The REST tool protocol behind the gate: two routes, one runner."""
 
-from collections.abc import Awaitable, Set
+from collections.abc import Awaitable, Callable, Set
+from functools import partial
 
 import msgspec
 import structlog
@@ -9,9 +10,15 @@ from starlette.types import Receive, Scope, Send
 from gatepost.intake import Gone, Stopped, TooLarge, UntilDisconnect, read_body
 from gatepost.rest import projection
 from gatepost.rest.descriptor import Descriptors
-from gatepost.rest.envelope import Envelope, check_type, read_arguments, read_envelope
+from gatepost.rest.envelope import (
+    Envelope,
+    TenantDiffers,
+    check_type,
+    read_arguments,
+    read_envelope,
+)
 from gatepost.rest.projection import Refusal, Reply
-from gatepost.scope import REQUEST_ID, WHOLE_BODY
+from gatepost.scope import HELD, INSTEAD, REQUEST_ID, WHOLE_BODY
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import Call, Outcome
 from gatepost.tools.attend import DeadlinePassed, Within
@@ -45,7 +52,8 @@ class Bridge:
     Lists tools (`list_tools`) and calls them (`call_tool`): two ASGI apps for a gate to guard.
 
     The route of `call_tool` leaves the tool's `name` in the path parameters. *place* says which
-    resource a path belongs to, for challenges that only a call makes necessary.
+    resource a path belongs to, for challenges that only a call makes necessary; *differs* puts on
+    record that a request was for another tenant than its token.
     """
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
@@ -58,14 +66,16 @@ class Bridge:
         limits: Limits,
         suspended: Set[str] = frozenset(),
         underway: Underway | None = None,
+        differs: Callable[[TenantDiffers], Awaitable[None]] | None = None,
     ) -> None:
+        self._differs = differs
         self._runner = runner
         self._registry = registry
         self._descriptors = Descriptors(registry)
         self._challenge = challenge
         self._locate = place.locate
         self._suspended = suspended
-        self._underway = underway or Underway()
+        self._underway = Underway() if underway is None else underway
         self._limits = limits
 
     async def list_tools(self, scope: Scope, receive: Receive, send: Send) -> None:
@@ -78,7 +88,9 @@ class Bridge:
 
     async def _answer(self, scope: Scope, send: Send, work: Awaitable[Reply]) -> None:
         try:
-            reply = await work
+            reply = await self._noted(work)
+            if scope.get(HELD) is not None:
+                scope[INSTEAD] = partial(projection.unrecorded, scope.get(REQUEST_ID))
         except Refusal as refusal:
             reply = projection.refused(refusal)
         except AuthError as error:
@@ -102,6 +114,15 @@ class Bridge:
         await send({"type": "http.response.start", "status": reply.status, "headers": headers})
         await send({"type": "http.response.body", "body": body})
 
+    async def _noted(self, work: Awaitable[Reply]) -> Reply:
+        """What the work answers; who asks in another tenant's name is put on record first."""
+        try:
+            return await work
+        except TenantDiffers as refusal:
+            if self._differs is not None:
+                await self._differs(refusal)
+            raise
+
     async def _listed(self, scope: Scope) -> Reply:
         _require_method(scope, "GET", "HEAD")
         caller, _ = self._admit(scope)
@@ -118,6 +139,7 @@ class Bridge:
             request_id=envelope.request_id,
             retry=envelope.retry,
             correlation=envelope.correlation,
+            holder=scope if HELD in scope else None,
         )
         try:
             outcome = await UntilDisconnect(receive, self._runner.run(call), caller, self._underway)

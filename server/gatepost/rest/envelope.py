@@ -36,6 +36,15 @@ class Envelope(msgspec.Struct, frozen=True):
     retry: Retry | None = None
 
 
+class TenantDiffers(Refusal):
+    """The request says that it is for another tenant than its token; worth a record."""
+
+    def __init__(self, caller: TenantContext, request_id: str, claimed: str) -> None:
+        message = "X-Octopus-Tenant-Id is not the tenant of the access token."
+        super().__init__(403, "denied", message)
+        self.caller, self.request_id, self.claimed = caller, request_id, claimed
+
+
 def read_envelope(scope: Scope, caller: TenantContext) -> Envelope:
     """The marks of a request behind the gate; raises Refusal."""
     headers: dict[bytes, bytes] = scope.get(FOLDED) or dict(scope["headers"])
@@ -45,13 +54,14 @@ def read_envelope(scope: Scope, caller: TenantContext) -> Envelope:
     if claimed is not None and (TENANT_HEADER in doubled or not _is_tenant(claimed, caller)):
         # The tenant is the token's. A client that believes another one is misconfigured or lying,
         # and doing its work for the token's tenant would mix the two (O13).
+        shown = claimed[:SHOWN_CHARACTERS].decode("ascii", "backslashreplace")
         log.warning(
             "tenant_header_differs",
             request_id=request_id,
             tenant=caller.tenant_id,
-            claimed=claimed[:SHOWN_CHARACTERS].decode("ascii", "backslashreplace"),
+            claimed=shown,
         )
-        raise Refusal(403, "denied", "X-Octopus-Tenant-Id is not the tenant of the access token.")
+        raise TenantDiffers(caller, request_id, shown)
     if doubled:
         name = min(doubled).decode()
         raise Refusal(400, "invalid_header", f"The header {name} may be sent once only.")

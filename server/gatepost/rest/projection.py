@@ -7,8 +7,10 @@ from typing import Any
 import msgspec
 from msgspec import UNSET
 
+from gatepost.pledge import Instead
 from gatepost.tools.api import Failure, FailureKind, Outcome
 from gatepost.tools.client import MissingCapability, ProtocolError
+from gatepost.tools.runner import UNRECORDED
 
 Header = tuple[bytes, bytes]
 
@@ -157,3 +159,9 @@ def _later(status: int, shown: dict[str, Any], seconds: int) -> Reply:
 
 def _retry_after(seconds: int) -> Header:
     return b"retry-after", b"%d" % seconds
+
+
+def unrecorded(request_id: str | None) -> Instead:
+    """What is said instead of an answer whose record could not be written."""
+    shown = {"error": "internal_error", "message": UNRECORDED, "request_id": request_id}
+    return Instead(500, ((b"content-type", b"application/json"),), _encode(shown))

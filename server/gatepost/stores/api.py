@@ -15,6 +15,7 @@ from gatepost.stores.allowance import Denial, Slot, Spending
 from gatepost.stores.approvals import Approvals, Grants
 from gatepost.stores.audit import Scribe, TenantTrail
 from gatepost.stores.cutoffs import Cutoffs
+from gatepost.stores.estate import Estate
 
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 TERMINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"})
@@ -254,6 +255,10 @@ class Records(Protocol):
         """Who is shut out, of all tenants."""
 
     @property
+    def estate(self) -> Estate:
+        """Everything that tenants keep, to be counted and removed."""
+
+    @property
     def scribe(self) -> Scribe:
         """Writes what happened, for all tenants together."""
 
@@ -340,6 +345,9 @@ class TenantRelay(Protocol):
 
     async def forget(self, log: str) -> None:
         """Drop a log."""
+
+    async def clear(self) -> None:
+        """Drop every note and every log of the tenant."""
 
 
 class Relay(Protocol):

@@ -1,6 +1,7 @@
 """The relay over Valkey, or Redis from version 7; needs the `redis` extra."""
 
 import contextlib
+import re
 from collections.abc import Iterator, Sequence
 from typing import Any, cast
 
@@ -18,6 +19,9 @@ from gatepost.stores.places import LEVELS, TAKE, Places
 CONNECTIONS = 16
 MOST_EVENTS = 2**63
 """Numbers from here on are no event's."""
+SCANNED = 1000
+"""Keys of all tenants that the server looks at in one step of a search."""
+_GLOB = re.compile(rb"[*?\[\]\\^-]")
 
 
 class ValkeyRelay:
@@ -159,6 +163,14 @@ class ValkeyTenantRelay:
         """See `TenantRelay`."""
         with answering():
             await self._client.delete(self._key(b"log", log))
+
+    async def clear(self) -> None:
+        """See `TenantRelay`."""
+        for kind in (b"note", b"log"):
+            pattern = _GLOB.sub(rb"\\\g<0>", self._key(kind, "")) + b"*"
+            with answering():
+                async for key in self._client.scan_iter(match=pattern, count=SCANNED):
+                    await self._client.unlink(key)
 
     def _key(self, kind: bytes, name: str) -> bytes:
         # With its length before it, no tenant's name can run into what follows.

@@ -1,6 +1,6 @@
 """All that a tool author sees: the context of a call, and what a tool answers."""
 
-from collections.abc import Awaitable, Callable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Mapping, MutableMapping, Sequence
 from typing import Any, ClassVar, Literal, TypeVar, Unpack
 
 import msgspec
@@ -359,3 +359,5 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """The caller's own id for what this call is part of: for logs and calls further on."""
     depth: int = 0
     """How many calls of other tools led to this one."""
+    holder: MutableMapping[str, Any] | None = None
+    """The ASGI scope of a connection that holds the answer back as its `HELD` says; None: wait."""

@@ -22,13 +22,14 @@ class Failure(msgspec.Struct, frozen=True):
     A tool did not do what was asked; each protocol projects the kind onto its own wire.
 
     ``message`` is written for the model: what was wrong and what would work. ``field`` names the
-    argument at fault; ``retry_after`` is in seconds.
+    argument at fault; ``retry_after`` is in seconds; ``limit`` says which of our own refused.
     """
 
     kind: FailureKind
     message: str
     field: str | None = None
     retry_after: float | None = None
+    limit: Literal["caller", "tenant", "tool", "server"] | None = None
 
 
 class ToolFailure(Exception):

@@ -1,15 +1,11 @@
 """What the runner tells of each call, so that it is on record before its caller hears of it."""
 
-import asyncio
 from typing import Protocol
 
+from gatepost.pledge import Pledge
 from gatepost.redaction.place import HERE
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.redaction import Guard
-
-
-class NotRecorded(Exception):
-    """What happened could not be put on record; whoever asked for it must hear that."""
 
 
 class Recorder(Protocol):
@@ -20,12 +16,12 @@ class Recorder(Protocol):
 
     def ended(
         self, call: Call, began: float, guards: list[Guard], ending: Failure | BaseException | None
-    ) -> "asyncio.Future[None]":
+    ) -> Pledge:
         """
         A call that began at that time of `perf_counter` has ended; None is a success.
 
-        *guards* holds its guard if it came so far. The answer is done when the record is
-        durable, or raises NotRecorded; whoever does not wait for it loses nothing.
+        *guards* holds its guard if it came so far. The pledge is kept once the record is durable;
+        whoever does not wait for it loses nothing.
         """
 
 

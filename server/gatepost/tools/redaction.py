@@ -3,7 +3,7 @@
 import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext, suppress
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -22,6 +22,7 @@ from gatepost.tools.client import (
     LogLevel,
     ProtocolError,
     Waiting,
+    held,
 )
 from gatepost.tools.fit import UNENCODABLE
 from gatepost.tools.secret import REFERENCE, literals
@@ -164,16 +165,16 @@ class Guard(msgspec.Struct, weakref=True):
     call: Call
     offer: Offer
     client: Client = NOBODY
-    checked: bool = False
-    """Whether its arguments were found to be right."""
+    checked: bool = False  # whether its arguments were found to be right
     over: bool = False
     """Whether the call has ended; what it left running is about nobody in particular."""
     said: dict[str, Said] = {}
-    written: list[tuple[str, str]] | None = None
-    """What this call's caller wrote itself; found out once."""
+    written: list[tuple[str, str]] | None = None  # what its caller wrote itself, found out once
     clock: Clock | None = None  # of a call within another; its client has the outer one's
     own: tuple[Redactor, Redactor] | None = None
     """The tenant's redactor, and the same with what this call's caller wrote itself."""
+    seat: Clock | None = None
+    """What the call takes up while it works; held, as its clock is, while a person decides."""
     remarks: dict[str, str] | None = None
     """What stages say of the call for its record."""
 
@@ -314,12 +315,12 @@ class Guard(msgspec.Struct, weakref=True):
     ) -> Mapping[str, Mapping[str, Any]]:
         """See `Client`."""
         clean = {key: _question(request, self.now()) for key, request in requests.items()}
-        with nullcontext() if self.clock is None else self.clock.held():
+        with held(self.clock, self.seat):
             return await self.client.request(clean)
 
     async def stand_by(self, waiting: Waiting) -> None:
         """See `Client`; what waits was made without secrets."""
-        with nullcontext() if self.clock is None else self.clock.held():
+        with held(self.clock, self.seat):
             await self.client.stand_by(waiting)
 
     async def pause(self, retry_after_s: float) -> None:

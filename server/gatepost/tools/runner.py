@@ -10,7 +10,9 @@ from typing import Any, Protocol
 import structlog
 from msgspec.structs import replace
 
+from gatepost.pledge import Broken
 from gatepost.redaction.place import HERE
+from gatepost.scope import HELD
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import (
     WORDS,
@@ -33,7 +35,7 @@ from gatepost.tools.client import (
     all_needed,
 )
 from gatepost.tools.fit import fit, tellable
-from gatepost.tools.record import NotRecorded, Recorder
+from gatepost.tools.record import Recorder
 from gatepost.tools.redaction import Guard, Redaction
 from gatepost.tools.registry import Registry, Unknown
 from gatepost_authz.caller import TenantContext
@@ -63,15 +65,13 @@ EXPIRED = Outcome(
     )
 )
 
-UNRECORDED: frozenset[Kind] = frozenset({"completion", "listing"})
+OFF_RECORD: frozenset[Kind] = frozenset({"completion", "listing"})
 """What only looks, and is asked for with each key that somebody presses."""
-UNRECORDED_EFFECT = Outcome(
-    failure=Failure(
-        "internal",
-        "The call was carried out, but the record of it could not be written in time. It was not "
-        "undone: check what was done before you call again.",
-    )
+UNRECORDED = (
+    "The call was carried out, but the record of it could not be written in time. It was not "
+    "undone: check what was done before you call again."
 )
+UNRECORDED_EFFECT = Outcome(failure=Failure("internal", UNRECORDED))
 """
 Not an outage, which clients answer by calling again: the work is done, and would be done twice.
 """
@@ -159,7 +159,7 @@ class Runner:
         StoreUnavailable; these are for the protocol to answer.
         """
         recorder = self.recorder
-        if recorder is None or call.kind in UNRECORDED:
+        if recorder is None or call.kind in OFF_RECORD:
             return await self._run(call, [])
         if recorder.refusing:
             raise StoreUnavailable("calls cannot be put on record")
@@ -172,12 +172,16 @@ class Runner:
             recorder.ended(call, began, guards, left)
             raise
         except BaseException as error:
-            with suppress(NotRecorded):  # what is raised says more, and the log says the rest
+            with suppress(Broken):  # what is raised says more, and the log says the rest
                 await recorder.ended(call, began, guards, error)
             raise
+        pledge = recorder.ended(call, began, guards, outcome.failure)
+        if call.holder is not None:
+            call.holder[HELD] = pledge
+            return outcome
         try:
-            await recorder.ended(call, began, guards, outcome.failure)
-        except NotRecorded:
+            await pledge
+        except Broken:
             return UNRECORDED_EFFECT if outcome.failure is None else outcome
         return outcome
 

@@ -3,14 +3,15 @@
 import asyncio
 import logging
 from collections.abc import Iterable
+from contextlib import suppress
 from typing import Any
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
 from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
-from gatepost.pledge import Broken, Pledge
-from gatepost.scope import HELD, WHOLE_BODY
+from gatepost.pledge import Broken, Instead, Pledge
+from gatepost.scope import HELD, INSTEAD, WHOLE_BODY
 
 Fields = Iterable[tuple[bytes, bytes]]
 
@@ -160,7 +161,7 @@ class Cycle(RequestResponseCycle):
             self.response_started = False
             if (pledge := self.scope[HELD]) is not None:
                 # A long way, or a rare one: an answer that goes out by it waits here.
-                start, message = await _settled(pledge, self.scope, start, message)
+                start, message = await self._settled(pledge, start, message)
             await super().send(start)
         await super().send(message)
 
@@ -180,12 +181,13 @@ class Cycle(RequestResponseCycle):
         if held is None or self.disconnected:
             return
         pledge, lines = held
-        if pledge.broken:
-            status, fields, body = pledge.refuse(self.scope)
-            head = head_of(fields, self.default_headers, len(body))
+        if not pledge.kept and (instead := self.scope.get(INSTEAD)) is not None:
+            answer: Instead = instead()
+            fields = ((b"content-length", b"%d" % len(answer.body)), *answer.fields)
+            head = head_of(fields, self.default_headers, len(answer.body))
             if head is None:
-                raise AssertionError("a refusal of ours says how long it is")
-            lines = (STATUS_LINE[status], head, body)
+                raise AssertionError("an answer of ours has fields that can be written")
+            lines = (STATUS_LINE[answer.status], head, answer.body)
         self._write(lines)
         if not self.keep_alive:
             # A stop has begun meanwhile.
@@ -216,6 +218,18 @@ class Cycle(RequestResponseCycle):
             self.response_complete = True
         return True
 
+    async def _settled(self, pledge: Pledge, start: Any, message: Any) -> tuple[Any, Any]:
+        """The answer as it may leave, once what it had to wait for is settled."""
+        with suppress(Broken):
+            await pledge
+        self.scope[HELD] = None
+        if not pledge.kept and (instead := self.scope.get(INSTEAD)) is not None:
+            answer: Instead = instead()
+            fields = [(b"content-length", b"%d" % len(answer.body)), *answer.fields]
+            start = {"type": "http.response.start", "status": answer.status, "headers": fields}
+            message = {"type": "http.response.body", "body": answer.body}
+        return start, message
+
     def _write(self, lines: tuple[bytes, bytes, bytes]) -> None:
         if len(lines[2]) < COPIED_BYTES:
             self.transport.write(b"".join(lines))
@@ -224,18 +238,6 @@ class Cycle(RequestResponseCycle):
         self.response_complete = True
         self.wake()
         self.on_response()
-
-
-async def _settled(pledge: Pledge, scope: Any, start: Any, message: Any) -> tuple[Any, Any]:
-    """The answer as it may leave, once what it had to wait for is settled."""
-    try:
-        await pledge
-    except Broken:
-        status, fields, body = pledge.refuse(scope)
-        start = {"type": "http.response.start", "status": status, "headers": fields}
-        message = {"type": "http.response.body", "body": body}
-    scope[HELD] = None
-    return start, message
 
 
 def head_of(fields: Fields, defaults: Fields, size: int) -> bytes | None:

@@ -1,5 +1,7 @@
 """Records in this process's memory: for a laptop and for tests."""
 
+from collections.abc import Iterator
+
 import msgspec
 
 from gatepost.stores.api import (
@@ -13,6 +15,7 @@ from gatepost.stores.api import (
 from gatepost.stores.memory.approvals import MemoryApprovals, MemoryGrants
 from gatepost.stores.memory.audit import MemoryScribe, MemoryTrail
 from gatepost.stores.memory.cutoffs import MemoryCutoffs
+from gatepost.stores.memory.estate import Kept, MemoryEstate
 
 FRESH = SessionRecord()
 SWEEP_EVERY_S = 1.0
@@ -24,6 +27,7 @@ class MemoryRecords:
     def __init__(self) -> None:
         self._tenants: dict[str, MemoryTenant] = {}
         self.cutoffs = MemoryCutoffs()
+        self.estate = MemoryEstate(self._tenants)
         self.scribe = MemoryScribe(lambda tenant: self.of(tenant).trail)
 
     def of(self, tenant: str) -> "MemoryTenant":
@@ -83,6 +87,14 @@ class MemoryTenant:
     def entries(self, subject: str) -> "MemoryEntries":
         """See `TenantRecords`."""
         return self._entries.setdefault(subject, MemoryEntries())
+
+    def kept(self) -> Iterator[Kept]:
+        """What it keeps, by kind; not the record of what happened, which outlives the tenant."""
+        for kind, store in vars(self).items():
+            if isinstance(held := getattr(store, "held", None), dict):
+                yield kind, held
+        for entries in self._entries.values():
+            yield "entries", entries.held
 
     def sweep(self, now: float) -> int:
         """Remove everything whose time is over."""
@@ -199,30 +211,30 @@ class MemoryEntries:
     """See `Entries`."""
 
     def __init__(self) -> None:
-        self._held: dict[str, Entry] = {}
+        self.held: dict[str, Entry] = {}
         # The highest revision that went: what comes anew begins after it, whatever its key.
         self._gone = 0
 
     async def get(self, key: str) -> Entry | None:
         """See `Entries`."""
-        return self._held.get(key)
+        return self.held.get(key)
 
     async def all(self) -> list[Entry]:
         """See `Entries`."""
-        return sorted(self._held.values(), key=lambda entry: entry.key)
+        return sorted(self.held.values(), key=lambda entry: entry.key)
 
     async def put(self, key: str, value: bytes, *, now: float, revision: int | None = None) -> bool:
         """See `Entries`."""
         fits(key, value)
-        kept = self._held.get(key)
+        kept = self.held.get(key)
         if revision is not None and revision != (kept.revision if kept else 0):
             return False
         after = (kept.revision if kept else self._gone) + 1
-        self._held[key] = Entry(key=key, value=value, revision=after, updated_at=now)
+        self.held[key] = Entry(key=key, value=value, revision=after, updated_at=now)
         return True
 
     async def delete(self, key: str) -> bool:
         """See `Entries`."""
-        kept = self._held.pop(key, None)
+        kept = self.held.pop(key, None)
         self._gone = max(self._gone, kept.revision if kept else 0)
         return kept is not None

@@ -140,6 +140,11 @@ class MemoryTenantRelay:
         """See `TenantRelay`."""
         self._logs.pop(log, None)
 
+    async def clear(self) -> None:
+        """See `TenantRelay`."""
+        self._notes.clear()
+        self._logs.clear()
+
 
 class MemoryFollowing:
     """See `Following`."""

@@ -8,8 +8,10 @@ from typing import Any
 
 import msgspec
 from sqlalchemy import bindparam, delete, func, insert, or_, select, union, update
+from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
+from gatepost.stores.api import StoreUnavailable
 from gatepost.stores.audit import (
     Batch,
     Checkpoint,
@@ -21,7 +23,7 @@ from gatepost.stores.audit import (
     Row,
     Sign,
 )
-from gatepost.stores.sql.database import Database
+from gatepost.stores.sql.database import Database, told
 from gatepost.stores.sql.tables import (
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
@@ -198,7 +200,11 @@ class SqlScribe:
     async def write(self, make: Callable[[], Batch], link: Link) -> dict[str, list[Row]]:
         """See `Scribe`."""
         batch = await asyncio.to_thread(make)
-        return await self._database.apart(self._write(batch, link))
+        try:
+            return await self._database.apart(self._write(batch, link))
+        except IntegrityError as error:
+            # Somebody else has put a record where the next one goes.
+            raise StoreUnavailable(told(error.orig or error)) from None
 
     async def heads(self) -> list[Head]:
         """See `Scribe`."""

@@ -14,6 +14,7 @@ from gatepost.stores.sql.claims import SqlClaims
 from gatepost.stores.sql.cutoffs import SqlCutoffs
 from gatepost.stores.sql.database import Database
 from gatepost.stores.sql.entries import SqlEntries, tenants
+from gatepost.stores.sql.estate import SqlEstate
 from gatepost.stores.sql.grants import SqlGrants
 from gatepost.stores.sql.scribe import SqliteScribe
 from gatepost.stores.sql.sessions import SqlSessions
@@ -45,6 +46,7 @@ class SqlRecords:
     def __init__(self, database: Database) -> None:
         self.database = database
         self.cutoffs = SqlCutoffs(database)
+        self.estate = SqlEstate(database)
         path = database.engine.url.database
         self.scribe = SqlScribe(database)
         if database.dialect == "sqlite" and path is not None:

@@ -1,0 +1,120 @@
+"""Who signed in, by an ID token (OpenID Connect Core 1.0 sections 2 and 3.1.3.7)."""
+
+import base64
+import hashlib
+import hmac
+import time
+from collections.abc import Callable, Mapping
+
+import msgspec
+
+from gatepost_authz import signature
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.claims import check_times, line, registered
+from gatepost_authz.config import Target
+from gatepost_authz.errors import InvalidToken
+from gatepost_authz.issuers import TrustedIssuer
+from gatepost_authz.verifier import DEVELOPMENT_KID, KeySource, proved
+
+TYPES = frozenset({"", "jwt"})
+"""What an ID token's header may call it; an access token of RFC 9068 is something else."""
+
+
+class Login(msgspec.Struct, frozen=True, kw_only=True):
+    """What one sign-in must have led to."""
+
+    issuer: str
+    """The concrete issuer that was asked."""
+    client_id: str
+    """Who asked."""
+    nonce: str
+    """What was sent along, and what only this sign-in's token carries."""
+    access_token: str
+    """The token that came together with the ID token."""
+    caller: TenantContext
+    """Whom the gate takes for the owner of that access token."""
+    trusted: TrustedIssuer
+    target: Target
+
+
+async def check_identity(
+    token: str,
+    login: Login,
+    keys: KeySource,
+    *,
+    development: bool = False,
+    clock: Callable[[], float] = time.time,
+) -> None:
+    """
+    Refuse an ID token that is not the one of *login*: InvalidToken, or the issuer is unavailable.
+
+    The same parser, keys and algorithms as for access tokens; nothing of it is kept.
+    """
+    parts = signature.split(token)
+    if parts.header.type not in TYPES:
+        raise InvalidToken("wrong_type")
+    if parts.header.algorithm not in login.trusted.algorithms:
+        raise InvalidToken("algorithm_not_allowed")
+    if not development and (parts.header.kid or "").startswith(DEVELOPMENT_KID):
+        raise InvalidToken("development_token")
+    if parts.unverified.get("iss") != login.issuer:
+        # Before its keys are asked for: those of another issuer prove nothing here.
+        raise InvalidToken("wrong_issuer")
+    claims, _ = await proved(parts, keys.of(login.issuer, login.trusted))
+    check_login(claims, login, now=clock())
+    check_hash(claims, login.access_token, parts.header.algorithm)
+
+
+def check_login(claims: Mapping[str, object], login: Login, *, now: float) -> None:
+    """The claims of an ID token against what was asked for: pure; InvalidToken."""
+    if "events" in claims or not {"iss", "sub", "aud", "exp", "iat"} <= claims.keys():
+        raise InvalidToken("missing_claim")
+    named = registered(claims)
+    if named.iss != login.issuer:
+        raise InvalidToken("wrong_issuer")
+    check_times(named, login.trusted.expects(login.issuer, login.target), now=now)
+    check_party(claims, login.client_id)
+    nonce = claims.get("nonce")
+    if not isinstance(nonce, str) or not hmac.compare_digest(nonce.encode(), login.nonce.encode()):
+        # A code of somebody else's sign-in, slipped into this one, yields a token with the nonce
+        # of that one (RFC 9700 section 4.5.3).
+        raise InvalidToken("wrong_nonce")
+    if person_of(claims, login.trusted) != login.caller.subject:
+        raise InvalidToken("another_subject")
+
+
+def check_party(claims: Mapping[str, object], client_id: str) -> None:
+    """The token is for our client, and for nobody we have not heard of (section 3.1.3.7, 3-5)."""
+    audience = claims["aud"]
+    named = audience if isinstance(audience, list) else [audience]
+    if client_id not in named or claims.get("azp", client_id) != client_id:
+        raise InvalidToken("wrong_audience")
+    if len(named) > 1 and "azp" not in claims:
+        raise InvalidToken("wrong_audience")
+
+
+def person_of(claims: Mapping[str, object], trusted: TrustedIssuer) -> str:
+    """
+    The stable id that an ID token gives, to be held against the access token's.
+
+    Where the provider has one beside ``sub`` (Entra ``oid``) and the token names it, that one:
+    Entra's ``sub`` differs from client to client. Okta's access tokens call ``uid`` what its ID
+    tokens call ``sub``.
+    """
+    for name in trusted.preset.subject_claims:
+        if name in claims:
+            return line(claims[name], f"bad_{name}")
+    raise InvalidToken("missing_claim")
+
+
+def check_hash(claims: Mapping[str, object], access_token: str, algorithm: str) -> None:
+    """``at_hash``, where there is one, ties the two tokens together (section 3.1.3.6)."""
+    if "at_hash" not in claims:
+        return
+    # Ed25519 and its older name EdDSA hash with SHA-512.
+    size = algorithm[2:] if algorithm[2:] in {"256", "384"} else "512"
+    digest = hashlib.new(f"sha{size}", access_token.encode("ascii", "replace")).digest()
+    half = base64.urlsafe_b64encode(digest[: len(digest) // 2]).rstrip(b"=").decode("ascii")
+    given = claims["at_hash"]
+    if not isinstance(given, str) or not hmac.compare_digest(given.encode(), half.encode()):
+        raise InvalidToken("wrong_access_token")

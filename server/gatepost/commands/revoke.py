@@ -1,0 +1,191 @@
+"""`gatepost revoke`: takes back the tokens of a tenant, a person or a client, at every server."""
+
+import time
+from pathlib import Path
+from typing import NamedTuple
+
+import click
+
+from gatepost.commands.configuration import config_option
+from gatepost.commands.stores import (
+    administrator,
+    at_stores,
+    checked,
+    configured,
+    moment,
+    table,
+    visible,
+)
+from gatepost.cutoffs.order import revocation, seconds_of
+from gatepost.cutoffs.watch import tell
+from gatepost.mcp.legacy import LIFETIME_S
+from gatepost.settings import Config
+from gatepost.stores.api import Records, Relay
+from gatepost.stores.cutoffs import FOR_EVER, CutOff
+
+
+class Asked(NamedTuple):
+    """Whose tokens, and how."""
+
+    tenant: str
+    issuer: str
+    subject: str
+    client: str
+    reason: str
+    leeway_s: float
+    block_s: float
+
+
+class Span(click.ParamType[float]):
+    """A span of time: `90s`, `30m`, `2h`, `7d`, `ever`."""
+
+    name = "span"
+
+    def convert(
+        self, value: str | float, param: click.Parameter | None, ctx: click.Context | None
+    ) -> float:
+        if isinstance(value, float):
+            return value
+        try:
+            return seconds_of(value)
+        except ValueError as error:
+            self.fail(f"{error}.", param, ctx)
+
+
+@click.command()
+@click.option("--tenant", default="", help="Whose: a tenant's id.")
+@click.option("--subject", default="", help="Whose: the id of a person or program at its issuer.")
+@click.option("--client", default="", help="Whose: a client's id.")
+@click.option("--issuer", default="", help="Only tokens of this issuer.")
+@click.option("--reason", default="", help="Why, for the list and the audit.")
+@click.option(
+    "--for", "block_s", type=Span(), default=0.0, help="Refuse new tokens too: 2h, 7d, ever."
+)
+@click.option(
+    "--leeway",
+    "leeway_s",
+    type=click.FloatRange(0, 300),
+    default=0.0,
+    help="Seconds by which the issuer's clock may be ahead of this one.",
+)
+@click.option("--list", "wants_list", is_flag=True, help="Show what is taken back.")
+@click.option("--undo", metavar="ID", default="", help="Let what this one refuses pass again.")
+@config_option
+def revoke(wants_list: bool, undo: str, path: Path, **given: object) -> None:
+    """
+    Refuse every token that was issued before now, at every server within a second.
+
+    Of several of --tenant, --subject and --client, all must fit. Calls, streams, tasks and requests
+    for approval of these callers end; what a call has done stays done. New sign-ins work, unless
+    --for refuses them too.
+    """
+    asked = Asked(**given)  # type: ignore[arg-type]  # click has made them of these types
+    named = asked.tenant or asked.subject or asked.client
+    if bool(named) + wants_list + bool(undo) != 1:
+        raise click.UsageError(
+            "Say whose tokens (--tenant, --subject, --client), or --list, or --undo ID."
+        )
+    config = configured(path)
+    if wants_list:
+        at_stores(config, shown)
+    elif undo:
+        at_stores(config, lambda records, relay: undone(undo, records, relay))
+    else:
+        at_stores(config, lambda records, relay: revoked(asked, config, records, relay))
+
+
+async def revoked(asked: Asked, config: Config, records: Records, relay: Relay) -> None:
+    """Take back, and say what that means."""
+    if asked.tenant:
+        checked(asked.tenant, config, await records.estate.tenants())
+    now = time.time()
+    reach = CutOff(
+        id="",
+        tenant=asked.tenant,
+        issuer=asked.issuer,
+        subject=asked.subject,
+        client=asked.client,
+        made_at=now,
+        made_by=administrator(),
+        reason=asked.reason,
+    )
+    cut = revocation(
+        reach,
+        now=now,
+        leeway_s=asked.leeway_s,
+        longest_s=longest_s(config, asked.issuer),
+        kept_s=max(float(LIFETIME_S), config.tasks.ttl_s),
+        block_s=asked.block_s,
+    )
+    await records.cutoffs.put(cut)
+    await tell(relay)
+    click.echo(
+        f"Refused at every server within a second: {whose(cut)}, issued up to {moment(cut.before)}."
+    )
+    if cut.blocked_until >= FOR_EVER:
+        click.echo("New ones are refused too, until this is undone.")
+    elif cut.blocked_until:
+        click.echo(f"New ones are refused too, until {moment(cut.blocked_until)}.")
+    else:
+        click.echo("New sign-ins work.")
+    click.echo(f"Take it back with: gatepost revoke --undo {cut.id}")
+
+
+async def undone(cut_id: str, records: Records, relay: Relay) -> None:
+    """Take one back."""
+    cuts = [cut for cut in await records.cutoffs.all() if cut.id == cut_id and not cut.suspends]
+    if not cuts:
+        raise click.ClickException(
+            f"There is no revocation {visible(cut_id)}: `gatepost revoke --list` shows them."
+        )
+    for cut in cuts:
+        await records.cutoffs.delete(cut.tenant, cut.id)
+        await tell(relay)
+        click.echo(f"Not refused any more: {whose(cut)}, as far as their time is not over.")
+
+
+async def shown(records: Records, _: Relay) -> None:
+    """List them, the oldest first."""
+    now = time.time()
+    cuts = [one for one in await records.cutoffs.all() if not one.suspends]
+    rows = [
+        (one.id, whose(one), moment(one.before), block(one, now), visible(one.made_by), *why(one))
+        for one in cuts
+        if one.expires_at is None or one.expires_at > now
+    ]
+    if not rows:
+        click.echo("Nothing is revoked.")
+        return
+    click.echo(table([("ID", "TOKENS", "ISSUED UP TO", "NEW ONES", "BY", "REASON"), *rows]))
+
+
+def why(cut: CutOff) -> tuple[str]:
+    """The reason as one column."""
+    return (visible(cut.reason),)
+
+
+def block(cut: CutOff, now: float) -> str:
+    """Until when newer tokens are refused, in a word."""
+    if cut.blocked_until <= now:
+        return "accepted"
+    if cut.blocked_until >= FOR_EVER:
+        return "refused for ever"
+    return f"refused until {moment(cut.blocked_until)}"
+
+
+def whose(cut: CutOff) -> str:
+    """Whose tokens, as people read it."""
+    selectors = {
+        "tenant": cut.tenant,
+        "subject": cut.subject,
+        "client": cut.client,
+        "issuer": cut.issuer,
+    }
+    named = [f"{name} {visible(value)}" for name, value in selectors.items() if value]
+    return "tokens of " + ", ".join(named)
+
+
+def longest_s(config: Config, issuer: str) -> float:
+    """How long a token can live that these settings accept, its leeway included."""
+    named = [one for one in config.issuers if not issuer or one.issuer == issuer]
+    return float(max((one.max_lifetime_s + one.leeway_s for one in named), default=86_400))

@@ -1,0 +1,66 @@
+"""The files that pages load: from the package, named by their content, kept by browsers."""
+
+import hashlib
+from collections.abc import Mapping
+from importlib import resources
+
+import msgspec
+from starlette.types import Receive, Scope, Send
+
+from gatepost.edge.edge import respond
+
+KINDS = {"css": "text/css; charset=utf-8", "js": "text/javascript; charset=utf-8"}
+KINDS |= {"svg": "image/svg+xml"}
+FOLDER = "/static"
+# A year: a file that changes has another name (RFC 9111 section 5.2.2.1, RFC 8246).
+KEPT = (b"cache-control", b"public, max-age=31536000, immutable")
+
+
+class File(msgspec.Struct, frozen=True):
+    """One file as it is sent."""
+
+    body: bytes
+    kind: bytes
+    digest: str
+
+
+class Assets:
+    """
+    Serves the files of the folder `static`, read once.
+
+    An ASGI app for ``{base}/static/{digest}/{name}``. Public: nothing in them is anybody's. A name
+    that is not one of theirs, or with another digest, is not found: what is kept for a year must
+    be what its name says.
+    """
+
+    def __init__(self) -> None:
+        folder = resources.files("gatepost.dashboard").joinpath("static")
+        self.files: Mapping[str, File] = {
+            one.name: _file(one.read_bytes(), KINDS[one.name.rpartition(".")[2]])
+            for one in folder.iterdir()
+            if one.name.rpartition(".")[2] in KINDS
+        }
+
+    def path(self, base: str, name: str) -> str:
+        """Where the dashboard at *base* has the file; KeyError for one that the package lacks."""
+        return f"{base}{FOLDER}/{self.files[name].digest}/{name}"
+
+    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+        chosen = scope["path_params"]
+        file = self.files.get(chosen["name"])
+        if scope["method"] not in {"GET", "HEAD"}:
+            allow = ((b"allow", b"GET, HEAD"),)
+            await respond(send, 405, b'{"error":"method_not_allowed"}', allow)
+            return
+        if file is None or file.digest != chosen["digest"]:
+            await respond(send, 404, b'{"error":"not_found"}')
+            return
+        size = (b"content-length", str(len(file.body)).encode("ascii"))
+        headers = [(b"content-type", file.kind), size, KEPT]
+        await send({"type": "http.response.start", "status": 200, "headers": headers})
+        body = file.body if scope["method"] == "GET" else b""
+        await send({"type": "http.response.body", "body": body})
+
+
+def _file(body: bytes, kind: str) -> File:
+    return File(body, kind.encode("ascii"), hashlib.sha256(body).hexdigest()[:16])

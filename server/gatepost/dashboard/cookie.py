@@ -1,0 +1,47 @@
+"""The dashboard's two cookies: whose session this is, and which sign-in is under way."""
+
+from typing import Literal
+
+from gatepost_authz.config import Resource, Target
+
+Kind = Literal["session", "sign-in"]
+
+
+class Cookies:
+    """
+    Names and writes them.
+
+    Under https with the prefix ``__Host-``, which only this very host can set and which is sent to
+    it alone (RFC 6265bis, 4.1.3.2). Each tenant has its own where the resource is per tenant. Lax
+    and not Strict: an approver follows a link out of a chat, and the issuer sends people back here.
+    Over http on a laptop ports share cookies, so the name has the port.
+    """
+
+    def __init__(self, resource: Resource) -> None:
+        self._secure = resource.scheme == "https"
+        port = resource.authority.rpartition(":")[2] if ":" in resource.authority else ""
+        self._start = "__Host-gatepost" if self._secure else f"gatepost{port}"
+
+    def name(self, kind: Kind, target: Target) -> str:
+        """What the cookie of *target*'s dashboard is called."""
+        tenant = f"-{target.tenant}" if target.tenant else ""
+        return f"{self._start}-{kind}{tenant}"
+
+    def header(
+        self, kind: Kind, target: Target, value: str, *, age: int | None = None
+    ) -> tuple[bytes, bytes]:
+        """
+        The header that sets it to *value*, of base64url and dots.
+
+        For *age* seconds, or while the browser runs.
+        """
+        parts = [f"{self.name(kind, target)}={value}", "Path=/", "HttpOnly", "SameSite=Lax"]
+        if age is not None:
+            parts.append(f"Max-Age={age}")
+        if self._secure:
+            parts.append("Secure")
+        return b"set-cookie", "; ".join(parts).encode("ascii")
+
+    def removal(self, kind: Kind, target: Target) -> tuple[bytes, bytes]:
+        """The header that removes it."""
+        return self.header(kind, target, "", age=0)

@@ -1,0 +1,199 @@
+"""This server as a client of an identity provider: OpenID Connect, code flow with PKCE."""
+
+import secrets
+import time
+from collections.abc import Mapping, Sequence
+
+import msgspec
+from authlib.oauth2.rfc6749.parameters import (  # type: ignore[import-untyped]
+    prepare_grant_uri,
+)
+from authlib.oauth2.rfc7636 import (  # type: ignore[import-untyped]
+    create_s256_code_challenge,
+)
+
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.config import DashboardClient, Target
+from gatepost_authz.discovery import Discovery
+from gatepost_authz.errors import InvalidToken
+from gatepost_authz.fetch import Fetcher, FetchError
+from gatepost_authz.identity import Login, check_identity
+from gatepost_authz.introspector import credentials
+from gatepost_authz.issuers import TrustedIssuer
+from gatepost_authz.jwks import place_of
+from gatepost_authz.verifier import KeySource, TokenVerifier
+
+
+class Attempt(msgspec.Struct, frozen=True, kw_only=True):
+    """One sign-in under way; it travels sealed in a cookie of the browser that began it."""
+
+    issuer: str
+    state: str
+    nonce: str
+    verifier: str
+    """Of PKCE (RFC 7636); the issuer saw its digest."""
+    onward: str
+    """Where the visitor wanted to go, below the base."""
+    began: float
+
+
+class Tokens(msgspec.Struct, frozen=True):
+    """What the token endpoint answered; kept by nobody."""
+
+    access: str
+    identity: str
+
+
+class Party:
+    """
+    The client of one concrete issuer. *secret* is this server's own there.
+
+    Authlib writes the request, the pinning transport carries what this server sends itself.
+    """
+
+    def __init__(
+        self,
+        issuer: str,
+        trusted: TrustedIssuer,
+        client: DashboardClient,
+        *,
+        fetcher: Fetcher,
+        discovery: Discovery,
+        secret: str,
+    ) -> None:
+        self.issuer = issuer
+        self.trusted = trusted
+        self.client = client
+        self._fetcher = fetcher
+        self._discovery = discovery
+        self._place = place_of(issuer, trusted)
+        self._headers, self._form = credentials(client, secret)
+
+    def attempt(self, onward: str) -> Attempt:
+        """A new sign-in, with secrets of its own."""
+        return Attempt(
+            issuer=self.issuer,
+            state=secrets.token_urlsafe(32),
+            nonce=secrets.token_urlsafe(32),
+            verifier=secrets.token_urlsafe(48),
+            onward=onward,
+            began=time.time(),
+        )
+
+    async def address(
+        self, attempt: Attempt, target: Target, callback: str, baseline: Sequence[str]
+    ) -> str:
+        """Where to send the browser; FetchError when the issuer does not say."""
+        endpoint = self.client.authorization_endpoint
+        if not endpoint:
+            metadata = await self._discovery.find(self._place)
+            endpoint = metadata.endpoint("authorization_endpoint")
+        uri: str = prepare_grant_uri(
+            endpoint,
+            client_id=self.client.client_id,
+            response_type="code",
+            redirect_uri=callback,
+            scope=" ".join(dict.fromkeys(["openid", *self.client.scopes, *baseline])),
+            state=attempt.state,
+            nonce=attempt.nonce,
+            code_challenge=create_s256_code_challenge(attempt.verifier),
+            code_challenge_method="S256",
+            **self._resource(target),
+        )
+        return uri
+
+    async def names_itself(self) -> bool:
+        """Whether its answers say who sent them (RFC 9207), so that one without is not its."""
+        if self.client.authorization_endpoint:
+            return False
+        return (await self._discovery.find(self._place)).names_itself
+
+    async def redeem(self, code: str, attempt: Attempt, target: Target, callback: str) -> Tokens:
+        """The tokens for *code*; FetchError, with status 400 where the code is no good."""
+        endpoint = self.client.token_endpoint
+        if not endpoint:
+            metadata = await self._discovery.find(self._place)
+            endpoint = metadata.endpoint("token_endpoint")
+        form = {
+            "grant_type": "authorization_code",
+            "code": code,
+            "redirect_uri": callback,
+            "code_verifier": attempt.verifier,
+            **self._resource(target),
+            **self._form,
+        }
+        # Sign-ins are rare: a connection each, and nothing to look after between them.
+        transport = self._fetcher.transport(
+            allow_private=self._place.allow_private, secure=not endpoint.startswith("http://")
+        )
+        try:
+            document = await self._fetcher.post_form(
+                endpoint, form, headers=self._headers, transport=transport
+            )
+        finally:
+            await transport.aclose()
+        return tokens_of(document.data)
+
+    def _resource(self, target: Target) -> Mapping[str, str]:
+        name = self.trusted.preset.resource_parameter
+        audiences = self.trusted.settings.audiences
+        if name == "audience" and audiences:
+            return {name: audiences[0]}
+        return {name: target.url} if name else {}
+
+
+def tokens_of(answer: Mapping[str, object]) -> Tokens:
+    """The two tokens of a token answer (OpenID Connect Core 3.1.3.3); FetchError ``tokens``."""
+    access, identity = answer.get("access_token"), answer.get("id_token")
+    kind = answer.get("token_type")
+    if not isinstance(kind, str) or kind.lower() != "bearer":
+        raise FetchError("token_type")
+    if not isinstance(access, str) or not access or not isinstance(identity, str) or not identity:
+        raise FetchError("tokens")
+    return Tokens(access, identity)
+
+
+class Bouncer:
+    """Says who somebody with fresh tokens is: by the gate's own verifier, and the ID token."""
+
+    def __init__(
+        self,
+        verifier: TokenVerifier,
+        keys: KeySource,
+        *,
+        baseline: frozenset[str],
+        development: bool,
+    ) -> None:
+        self._verifier = verifier
+        self._keys = keys
+        self._baseline = baseline
+        self._development = development
+
+    async def identify(
+        self, tokens: Tokens, party: Party, attempt: Attempt, target: Target
+    ) -> TenantContext:
+        """
+        The person that both tokens name.
+
+        InvalidToken, InsufficientScope or IssuerUnavailable (all AuthError): why not.
+        """
+        caller = await self._verifier.verify(tokens.access, target)
+        if caller is None:
+            raise InvalidToken("unknown_kind")
+        if caller.issuer != party.issuer:
+            # Another issuer's token would let that one say who signs in here (RFC 9700, 4.4).
+            raise InvalidToken("wrong_issuer")
+        if caller.subject_kind != "user":
+            raise InvalidToken("no_person")
+        caller.require(self._baseline)
+        login = Login(
+            issuer=party.issuer,
+            client_id=party.client.client_id,
+            nonce=attempt.nonce,
+            access_token=tokens.access,
+            caller=caller,
+            trusted=party.trusted,
+            target=target,
+        )
+        await check_identity(tokens.identity, login, self._keys, development=self._development)
+        return caller

@@ -1,0 +1,46 @@
+"""What tenants keep in this process's memory."""
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, MutableMapping
+from typing import Any, Protocol
+
+Kept = tuple[str, MutableMapping[Any, Any]]
+"""A kind, and records of it."""
+
+
+class Holder(Protocol):
+    """One tenant's records."""
+
+    def kept(self) -> Iterable[Kept]:
+        """What it keeps, but for what is removed in its own way."""
+
+
+class MemoryEstate:
+    """See `Estate`."""
+
+    def __init__(self, tenants: Mapping[str, Holder]) -> None:
+        self._tenants = tenants
+
+    async def tenants(self) -> list[str]:
+        """See `Estate`."""
+        return sorted([name for name in self._tenants if name and await self.count(name)])
+
+    async def count(self, tenant: str) -> dict[str, int]:
+        """See `Estate`."""
+        counted: Counter[str] = Counter()
+        for kind, records in self._of(tenant):
+            if records:
+                counted[kind] += len(records)
+        return dict(counted)
+
+    async def clear(self, tenant: str) -> int:
+        """See `Estate`."""
+        gone = 0
+        for _, records in self._of(tenant):
+            gone += len(records)
+            records.clear()
+        return gone
+
+    def _of(self, tenant: str) -> Iterable[Kept]:
+        holder = self._tenants.get(tenant)
+        return () if holder is None else holder.kept()

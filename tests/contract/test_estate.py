@@ -1,0 +1,77 @@
+"""Everything a tenant keeps is counted and removed, on every backend, and nobody else's is."""
+
+from gatepost.stores.api import Records, Relay, SessionRecord
+from gatepost.stores.sql.estate import BATCH
+from tests.contract.samples import claim, task
+from tests.contract.test_cutoffs import SUSPENSION
+
+
+async def furnish(records: Records, tenant: str) -> None:
+    """One record of each kind, and two entries of different subjects."""
+    ours = records.of(tenant)
+    await ours.tasks.create(task())
+    await ours.claims.begin(claim(), now=0.0)
+    await ours.sessions.replace(b"s", SessionRecord(ended=True), expires_at=1e9)
+    await ours.entries("secrets").put("k", b"v", now=0.0)
+    await ours.entries("apis").put("k", b"v", now=0.0)
+
+
+FURNISHED = {"tasks": 1, "claims": 1, "sessions": 1, "entries": 2}
+
+
+async def test_everything_of_a_tenant_is_counted(records: Records) -> None:
+    """By kind; a tenant that keeps nothing has none, and what is no tenant's is nobody's."""
+    await furnish(records, "acme")
+    await records.of("globex").entries("secrets").put("k", b"v", now=0.0)
+    await records.of("").entries("secrets").put("k", b"v", now=0.0)
+
+    assert await records.estate.tenants() == ["acme", "globex"]
+    assert await records.estate.count("acme") == FURNISHED
+    assert await records.estate.count("globex") == {"entries": 1}
+    assert await records.estate.count("initech") == {}
+
+
+async def test_all_of_it_goes_and_nothing_of_others(records: Records) -> None:
+    """In steps, until there is nothing; who is shut out stays shut out."""
+    for tenant in ("acme", "acme2", "globex"):
+        await furnish(records, tenant)
+    await records.cutoffs.put(SUSPENSION)
+
+    removed = 0
+    while gone := await records.estate.clear("acme"):
+        removed += gone
+
+    assert removed == sum(FURNISHED.values())
+    assert await records.estate.count("acme") == {}
+    assert await records.estate.count("acme2") == FURNISHED
+    assert await records.of("acme").tasks.get("t1") is None
+    assert await records.of("acme").entries("secrets").all() == []
+    assert await records.cutoffs.all() == [SUSPENSION]
+
+
+async def test_a_large_estate_goes_in_steps(records: Records) -> None:
+    """Nobody else waits for one long statement."""
+    entries = records.of("acme").entries("many")
+    for number in range(3):
+        await entries.put(f"k{number}", b"", now=0.0)
+
+    assert 0 < await records.estate.clear("acme") <= BATCH
+    assert await records.estate.clear("acme") == 0
+
+
+async def test_what_the_relay_holds_of_a_tenant_goes(relay: Relay) -> None:
+    """Notes and logs, also of names that look like patterns; the others keep theirs."""
+    for tenant in ("acme", "ac*e", "globex"):
+        ours = relay.of(tenant)
+        await ours.put("note", b"1", ttl_s=60)
+        await ours.append("log", b"2", ttl_s=60, most=5)
+
+    await relay.of("ac*e").clear()
+
+    assert await relay.of("ac*e").take("note") is None
+    assert await relay.of("ac*e").read("log", 0) is None
+    for tenant in ("acme", "globex"):
+        assert await relay.of(tenant).take("note") == b"1"
+        events = await relay.of(tenant).read("log", 0)
+        assert events is not None
+        assert [event.data for event in events] == [b"2"]

@@ -1,0 +1,165 @@
+"""`gatepost tenant` and `gatepost revoke`, as an operator types them."""
+
+import json
+import shutil
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.stores.api import Records
+from gatepost.stores.backends import open_records
+from tests.contract.samples import task
+from tests.cutoff.site import Told
+from tests.support.process import Process, python_environment
+from tests.tenancy.post import toml
+
+SETTINGS: dict[str, Any] = {
+    "resource": "http://127.0.0.1:8000/mcp",
+    "mode": "development",
+    "issuers": [{"issuer": "http://127.0.0.1:9/a", "tenants": {"acme": "acme", "b": "globex"}}],
+    "tenancy": {"create_on_first_use": False, "suspended": ["initech"]},
+    "storage": {"database": "sqlite:///gatepost.db"},
+}
+
+
+class Shell:
+    """One process for many commands, each in a folder that holds a configuration."""
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        command = [sys.executable, "-m", "tests.secrets.operator"]
+        self.process = Process(command, env=python_environment(), cwd=folder)
+
+    def begin(self, **changes: Any) -> None:
+        """Nothing was done yet."""
+        for name in ("gatepost.db", "gatepost.db-wal", "gatepost.db-shm"):
+            (self.folder / name).unlink(missing_ok=True)
+        shutil.rmtree(self.folder / "workspaces", ignore_errors=True)
+        text = "\n".join(f"{name} = {toml(value)}" for name, value in (SETTINGS | changes).items())
+        (self.folder / "gatepost.toml").write_text(text, encoding="utf-8")
+
+    def run(self, *arguments: str) -> Told:
+        """What a command came to."""
+        self.process.write_line(json.dumps([list(arguments), ""]))
+        return Told(*json.loads(self.process.next_line(timeout_s=60)))
+
+    def tenants(self) -> dict[str, Any]:
+        """What `gatepost tenant list` says of each."""
+        rows = json.loads(self.run("tenant", "list", "--json").out)
+        return {row["tenant"]: row for row in rows}
+
+    async def records(self) -> Records:
+        """The database that the commands use."""
+        return await open_records(f"sqlite:///{self.folder}/gatepost.db")
+
+
+@pytest.fixture(scope="module")
+def process(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Shell]:
+    shell = Shell(tmp_path_factory.mktemp("shell"))
+    yield shell
+    shell.process.kill()
+
+
+@pytest.fixture
+def shell(process: Shell) -> Shell:
+    process.begin()
+    return process
+
+
+def test_tenants_are_listed_with_their_state(shell: Shell) -> None:
+    """Those of the configuration and those that commands shut, with who did it and why."""
+    assert shell.run("tenant", "suspend", "globex", "--reason", "un\x1b[1mpaid").code == 0
+    rows = shell.tenants()
+
+    assert {name: row["state"] for name, row in rows.items()} == {
+        "acme": "open",
+        "globex": "suspended",
+        "initech": "suspended",
+    }
+    assert rows["globex"]["reason"] == "un\x1b[1mpaid"
+    assert rows["globex"]["suspended_by"]
+    assert rows["initech"]["suspended_by"] == "tenancy.suspended"
+    shown = shell.run("tenant", "list").out
+    assert r"un\x1b[1mpaid" in shown
+    assert "\x1b" not in shown
+
+
+async def test_a_tenant_that_only_keeps_something_is_listed(shell: Shell) -> None:
+    """No setting names it, and it came by using the server."""
+    records = await shell.records()
+    await records.of("newcomer").tasks.create(task())
+    await records.aclose()
+
+    assert shell.tenants()["newcomer"]["known_by"] == "use"
+    assert shell.run("tenant", "suspend", "newcomer").code == 0
+
+
+def test_suspending_twice_keeps_the_first(shell: Shell) -> None:
+    """Resuming opens once, and then there is nothing to open."""
+    assert shell.run("tenant", "suspend", "acme", "--reason", "first").code == 0
+    again = shell.run("tenant", "suspend", "acme", "--reason", "second")
+
+    assert (again.code, again.out) == (0, "The tenant acme is suspended already.\n")
+    assert shell.tenants()["acme"]["reason"] == "first"
+    assert shell.run("tenant", "resume", "acme").code == 0
+    assert shell.tenants()["acme"]["state"] == "open"
+    assert shell.run("tenant", "resume", "acme").code == 1
+
+
+REFUSED = {
+    "a misspelt tenant": (["tenant", "suspend", "acmee"], 1, "Did you mean acme?"),
+    "no tenant's id": (["tenant", "suspend", "Acme"], 1, "A tenant's id is"),
+    "revoke a misspelt tenant": (["revoke", "--tenant", "glob"], 1, "Did you mean globex?"),
+    "erase a misspelt tenant": (["tenant", "erase", "acmee", "--yes"], 1, "Did you mean acme?"),
+    "the configuration's own": (["tenant", "resume", "initech"], 1, "tenancy.suspended"),
+    "nobody": (["revoke"], 2, "Say whose tokens"),
+    "an issuer alone": (["revoke", "--issuer", "https://a"], 2, "Say whose tokens"),
+    "two things": (["revoke", "--subject", "bob", "--list"], 2, "Say whose tokens"),
+    "an odd span": (["revoke", "--subject", "bob", "--for", "soon"], 2, "no span of time"),
+    "an unknown id": (["revoke", "--undo", "ffff"], 1, "There is no revocation ffff"),
+    "a suspension's id": (["revoke", "--undo", "suspended"], 1, "There is no revocation"),
+}
+
+
+@pytest.mark.parametrize("case", REFUSED)
+def test_what_makes_no_sense_changes_nothing(shell: Shell, case: str) -> None:
+    """A sentence that says what to do, and the exit code that says whose mistake it was."""
+    arguments, code, sentence = REFUSED[case]
+    told = shell.run(*arguments)
+
+    assert told.code == code
+    assert sentence in told.err
+    assert shell.run("revoke", "--list").out == "Nothing is revoked.\n"
+    assert shell.tenants()["acme"]["state"] == "open"
+
+
+def test_revocations_are_listed_until_they_are_undone(shell: Shell) -> None:
+    """Whose tokens, up to when, whether newer ones are good, by whom and why."""
+    orders = [
+        (["--subject", "bob", "--reason", "left"], "tokens of subject bob", "accepted"),
+        (["--client", "agent", "--for", "2h"], "tokens of client agent", "refused until"),
+        (["--tenant", "acme", "--subject", "x", "--for", "ever"], "tenant acme, subject x", "ever"),
+    ]
+    for arguments, _, _ in orders:
+        assert shell.run("revoke", *arguments).code == 0
+    header, *lines = shell.run("revoke", "--list").out.splitlines()
+
+    assert header.split() == ["ID", "TOKENS", "ISSUED", "UP", "TO", "NEW", "ONES", "BY", "REASON"]
+    for line, (_, whose, new) in zip(lines, orders, strict=True):
+        assert whose in line
+        assert new in line
+        assert shell.run("revoke", "--undo", line.split()[0]).code == 0
+    assert lines[0].endswith("left")
+    assert shell.run("revoke", "--list").out == "Nothing is revoked.\n"
+
+
+def test_memory_has_nobody_to_shut_out(shell: Shell) -> None:
+    """What is in a server's memory, no command can change."""
+    shell.begin(storage={"database": "memory:"})
+    for command in (["tenant", "list"], ["revoke", "--subject", "bob"]):
+        told = shell.run(*command)
+        assert told.code == 1
+        assert "Choose a file or PostgreSQL" in told.err

@@ -1,0 +1,245 @@
+"""A server with a dashboard and a real issuer on another port, and people who visit it."""
+
+import asyncio
+import re
+from collections.abc import AsyncIterator, Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qs, urlsplit
+
+import httpx2
+import msgspec
+from starlette.routing import Route
+
+from gatepost.app import build_app
+from gatepost.commands.serve import listening
+from gatepost.config.toolbox import load
+from gatepost.dashboard.assets import Assets
+from gatepost.dashboard.frame import Frame
+from gatepost.dashboard.headers import Browser
+from gatepost.dashboard.routes import surroundings
+from gatepost.dashboard.view import View
+from gatepost.dashboard.visit import Answer, Event, Page, Visit, redirect, shown, stream
+from gatepost.edge.edge import Edge
+from gatepost.services import Services
+from gatepost.settings import Config, LimitsSettings, StorageSettings, TenancySettings
+from gatepost_authz.config import DashboardClient, Issuer, Resource, RoleRule, TenantRule
+from gatepost_keys.issuer import Issuer as Provider
+from gatepost_keys.issuer import IssuerSettings, StaticClient, app
+from gatepost_keys.mint import Person as User
+from tests.support.browser import Person
+from tests.support.inside import Inside
+from tests.support.serving import Server
+from tests.support.sockets import free_port
+
+SECRET = "known-to-this-test-run-only"
+CLIENT = "gatepost-dashboard"
+NAME = '<img src=x onerror="document.title=1">'
+"""What somebody wrote into their profile at the identity provider."""
+USERS = (
+    User(username="alice", name=NAME, tenant="acme", roles=("approver", "admin")),
+    User(username="dave", name="Dave", tenant="acme", roles=("approver",)),
+    User(username="eve", name="Eve", tenant="acme"),
+    User(username="bob", name="Bob", tenant="globex", roles=("approver",)),
+)
+
+
+async def echo(visit: Visit) -> Answer:
+    """What a handler sees, as JSON in a page."""
+    seen = (
+        visit.tenant,
+        visit.visitor.subject,
+        visit.path,
+        visit.query,
+        visit.form,
+        visit.fragment,
+    )
+    return shown(f'<p data-csrf="{visit.csrf}"></p>' + msgspec.json.encode(seen).decode())
+
+
+async def onward(visit: Visit) -> Answer:
+    return redirect(visit.form["to"])
+
+
+async def download(visit: Visit) -> Answer:
+    return Answer(file=b"<script>1</script>", file_name='a"\r\nb/<x>.jsonl', file_type="text/html")
+
+
+async def live(visit: Visit) -> Answer:
+    async def events() -> AsyncIterator[Event]:
+        yield Event("first", "<p>one</p>\n<p>two</p>")
+        await asyncio.Event().wait()
+
+    return stream(events())
+
+
+async def broken(visit: Visit) -> Answer:
+    raise RuntimeError("unforeseen")
+
+
+EVERYBODY: frozenset[str] = frozenset()
+PAGES = (
+    Page(path="/test/echo", get=echo, post=echo),
+    Page(path="/test/echo/{one}", get=echo),
+    Page(path="/test/open", get=echo, roles=EVERYBODY),
+    Page(path="/test/admin", get=echo, roles=frozenset({"admin"})),
+    Page(path="/test/onward", post=onward),
+    Page(path="/test/download", get=download),
+    Page(path="/test/live", get=live, background=True),
+    Page(path="/test/poll", get=echo, background=True),
+    Page(path="/test/broken", get=broken),
+)
+"""Pages of the tests' own, for what the frame does whatever a page is about."""
+
+
+def build(config: Config, services: Services) -> Edge:
+    """The app, with the tests' pages beside its own and before the one for unknown paths."""
+    edge = build_app(config, services)
+    resource = Resource(config.resource)
+    around = surroundings(config, services, resource, View(Assets().path))
+
+    def route(page: Page) -> Route:
+        frame = Browser(Frame(page, around), resource=resource, development=config.development)
+        methods = [name for name, one in (("GET", page.get), ("POST", page.post)) if one]
+        return Route(around.place.pattern + page.path, frame, methods=methods)
+
+    table: Any = edge.app
+    edge.app = type(table)([*map(route, PAGES), *table.routes], default=table.default)
+    return edge
+
+
+class Site:
+    """The running server, its issuer, and what both hold."""
+
+    def __init__(self, inside: Inside, provider: Provider, origin: str, base: str) -> None:
+        self.inside, self.provider, self.origin, self.base = inside, provider, origin, base
+
+    @property
+    def services(self) -> Services:
+        return self.inside.services
+
+    @property
+    def home(self) -> str:
+        """The address of the dashboard."""
+        return self.origin + self.base
+
+    def run(self, work: Any) -> Any:
+        """Do something on the server's loop."""
+        assert self.inside.loop is not None
+        return asyncio.run_coroutine_threadsafe(work, self.inside.loop).result(10)
+
+    @contextmanager
+    def guest(self, name: str = "") -> Iterator["Guest"]:
+        """A browser, with *name* signed in."""
+        guest = Guest(self)
+        with guest.http:
+            if name:
+                guest.sign_in(name)
+            yield guest
+
+
+class Guest:
+    """One browser: keeps cookies, names its origin with forms, follows nothing by itself."""
+
+    def __init__(self, site: Site) -> None:
+        self.site = site
+        self.http = httpx2.Client(base_url=site.origin, timeout=10)
+
+    def get(self, below: str = "", **headers: str) -> httpx2.Response:
+        return self.http.get(self.site.base + below, headers=dashed(headers))
+
+    def post(
+        self, below: str, form: Mapping[str, str] | None = None, **headers: str
+    ) -> httpx2.Response:
+        """A form of a page of ours, with the session's token unless *form* has one."""
+        fields = {"csrf": self.token()} | dict(form or {})
+        sent = {"origin": self.site.origin, "sec-fetch-site": "same-origin"} | dashed(headers)
+        sent = {name: value for name, value in sent.items() if value}
+        return self.http.post(self.site.base + below, data=fields, headers=sent)
+
+    def token(self) -> str:
+        """The token that a page of this session carries."""
+        found = re.search(r'data-csrf="([^"]+)"', self.get("/test/open").text)
+        return found[1] if found else ""
+
+    def start(self, onward: str = "", *, which: int = 0) -> httpx2.Response:
+        """Begin a sign-in at the first issuer that is offered."""
+        page = self.get("/sign-in").text
+        links = re.findall(r"issuer=([0-9a-f]+)", page)
+        query = {"issuer": links[which], "next": onward}
+        return self.http.get(f"{self.site.base}/sign-in/start", params=query)
+
+    def sign_in(self, name: str, onward: str = "") -> httpx2.Response:
+        """All the way, as *name*; answers what the dashboard answered to the way back."""
+        back = Person(name).visit(self.start(onward).headers["location"])
+        answer = self.http.get(back)
+        assert answer.status_code == 303, answer.text
+        return answer
+
+    def cookie(self, kind: str = "session") -> str:
+        """The value of one of the dashboard's cookies; empty without one."""
+        return next((c.value or "" for c in self.http.cookies.jar if kind in c.name), "")
+
+
+def dashed(headers: Mapping[str, str]) -> dict[str, str]:
+    return {name.replace("_", "-"): value for name, value in headers.items()}
+
+
+def parameters(url: str) -> dict[str, str]:
+    """The query of *url*."""
+    return {name: values[0] for name, values in parse_qs(urlsplit(url).query).items()}
+
+
+@contextmanager
+def site(
+    root: Path, *, path: str = "/mcp", change: Callable[[Config], Config] = lambda config: config
+) -> Iterator[Site]:
+    """A server whose endpoint is at *path*, with the development issuer on a port of its own."""
+    port, issuer_port = free_port(), free_port()
+    origin, issuer = f"http://127.0.0.1:{port}", f"http://127.0.0.1:{issuer_port}/dev-as"
+    base = path.rpartition("/")[0] + "/dashboard"
+    (root / "secret").write_text(SECRET)
+    config = change(
+        Config(
+            resource=origin + path,
+            mode="development",
+            issuers=(issuer_of(issuer, root),),
+            tenancy=TenancySettings(tenants=("acme", "globex")),
+            storage=StorageSettings(database="memory:"),
+            limits=LimitsSettings(max_body_bytes=100_000),
+        )
+    )
+    callbacks = [origin + base.replace("{tenant}", tenant) for tenant in ("acme", "globex")]
+    provider = Provider(
+        IssuerSettings(
+            issuer=issuer,
+            resources=(config.resource,),
+            users=USERS,
+            clients=(
+                StaticClient(
+                    client_id=CLIENT,
+                    secret=SECRET,
+                    redirect_uris=tuple(f"{one}/callback" for one in dict.fromkeys(callbacks)),
+                ),
+            ),
+        )
+    )
+    idp = Server(app(provider), port=issuer_port).start()
+    sock = listening("127.0.0.1", port, "--port")
+    inside = Inside(config, load(config.tools, config.packs, config.network), sock, build=build)
+    try:
+        with inside.running():
+            yield Site(inside, provider, origin, base.replace("{tenant}", "acme"))
+    finally:
+        idp.stop()
+
+
+def issuer_of(issuer: str, root: Path) -> Issuer:
+    """An issuer of people, with a client for the dashboard."""
+    return Issuer(
+        issuer=issuer,
+        tenant=TenantRule(claim="org_id"),
+        roles={name: RoleRule(claim="roles", value=name) for name in ("approver", "admin")},
+        dashboard=DashboardClient(client_id=CLIENT, client_secret=f"file:{root / 'secret'}"),
+    )

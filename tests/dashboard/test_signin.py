@@ -1,0 +1,223 @@
+"""How people get in through their identity provider, and who does not."""
+
+import re
+from urllib.parse import urlencode, urlsplit
+
+import httpx2
+import pytest
+
+from gatepost.dashboard.place import below
+from tests.dashboard.site import CLIENT, Guest, Site, parameters
+from tests.support.browser import Person
+
+
+def test_somebody_signs_in_and_out(shared: Site) -> None:
+    """From a page to the issuer and back to that page, and out again for good."""
+    with shared.guest() as guest:
+        asked = guest.get("/test/echo/seven?q=1")
+        assert asked.status_code == 303
+        assert asked.headers["location"] == "/dashboard/sign-in?next=/test/echo/seven%3Fq%3D1"
+        assert 'href="/dashboard/sign-in/start?' in guest.http.get(asked.headers["location"]).text
+
+        back = guest.sign_in("alice", "/test/echo/seven?q=1")
+        assert back.headers["location"] == "/dashboard/test/echo/seven?q=1"
+        assert '["acme","alice",{"one":"seven"},{"q":"1"}' in guest.get("/test/echo/seven?q=1").text
+
+        stolen = guest.cookie()
+        left = guest.post("/sign-out")
+        assert left.headers["location"] == "/dashboard/signed-out"
+        assert "signed out" in guest.get("/signed-out").text
+        assert guest.cookie() == ""
+        guest.http.cookies.set(session_name(shared), stolen)
+        assert guest.get("/test/echo").status_code == 303
+
+
+def session_name(site: Site) -> str:
+    return f"gatepost{urlsplit(site.origin).port}-session"
+
+
+def test_the_request_to_the_issuer_is_bound_to_this_sign_in(shared: Site) -> None:
+    """PKCE with S256, state, nonce and our resource; each sign-in has secrets of its own."""
+    with shared.guest() as guest:
+        first, second = (parameters(guest.start().headers["location"]) for _ in range(2))
+
+    assert first["response_type"] == "code"
+    assert first["code_challenge_method"] == "S256"
+    assert first["resource"] == shared.services._config.resource
+    assert first["redirect_uri"] == f"{shared.home}/callback"
+    assert first["client_id"] == CLIENT
+    assert "openid" in first["scope"].split()
+    for name in ("state", "nonce", "code_challenge"):
+        assert len(first[name]) >= 43
+        assert first[name] != second[name]
+
+
+def test_no_token_and_no_secret_leaves_the_server(shared: Site) -> None:
+    """Neither a cookie nor a page nor the log holds a token, the code or the verifier."""
+    with shared.guest() as guest:
+        back = Person("alice").visit(guest.start().headers["location"])
+        answer = guest.http.get(back)
+        told = [guest.get("").text, str(answer.headers), shared.inside.log()]
+
+    assert not any(re.search(r"eyJ[\w-]{20,}\.eyJ|dev-rt-", one) for one in told)
+    assert parameters(back)["code"] not in "".join(told)
+
+
+def finish(guest: Guest, back: str) -> httpx2.Response:
+    return guest.http.get(back)
+
+
+def altered(back: str, **changes: str | None) -> str:
+    """The way back with other parameters; None leaves one out."""
+    values = parameters(back) | changes
+    kept = {name: value for name, value in values.items() if value is not None}
+    return f"{back.partition('?')[0]}?{urlencode(kept)}"
+
+
+REFUSED_RETURNS = [
+    # what is different            status
+    ({"state": "x" * 43}, 400),
+    ({"state": None}, 400),
+    ({"state": "\u00e9"}, 400),
+    ({"iss": "http://127.0.0.1:1/dev-as"}, 403),
+    ({"iss": None}, 403),
+    ({"code": "made-up"}, 403),
+    ({"code": None}, 400),
+    ({"code": "a b"}, 400),
+    ({"code": "\u0000"}, 400),
+    ({"code": None, "error": "access_denied"}, 403),
+    ({"error": "<script>"}, 403),
+]
+
+
+@pytest.mark.parametrize(("changes", "status"), REFUSED_RETURNS, ids=str)
+def test_an_answer_that_is_not_the_issuers_opens_nothing(
+    shared: Site, changes: dict[str, str | None], status: int
+) -> None:
+    """Login CSRF, mixed-up issuers, made-up codes: a page, no session, nothing echoed."""
+    with shared.guest() as guest:
+        back = Person("alice").visit(guest.start().headers["location"])
+        answer = finish(guest, altered(back, **changes))
+
+        assert answer.status_code == status
+        assert guest.cookie() == ""
+        assert "<script>" not in answer.text
+        assert guest.get("/test/echo").status_code == 303
+
+
+def test_an_answer_works_once_and_in_the_browser_that_asked(shared: Site) -> None:
+    """A replayed way back, and one taken to another browser, are over."""
+    with shared.guest() as guest, shared.guest() as thief:
+        back = Person("alice").visit(guest.start().headers["location"])
+        taken = finish(thief, back)
+        first, again = finish(guest, back), finish(guest, back)
+
+        assert (taken.status_code, first.status_code, again.status_code) == (400, 303, 400)
+        assert thief.cookie() == ""
+
+
+def test_a_code_of_somebody_elses_sign_in_is_refused(shared: Site) -> None:
+    """Injected into one's own sign-in, a stolen code fails by its PKCE challenge and its nonce."""
+    with shared.guest() as victim, shared.guest() as attacker:
+        stolen = parameters(Person("alice").visit(victim.start().headers["location"]))["code"]
+        own = Person("eve").visit(attacker.start().headers["location"])
+        answer = finish(attacker, altered(own, code=stolen))
+
+        assert answer.status_code == 403
+        assert attacker.cookie() == ""
+
+
+def test_an_attackers_sign_in_cannot_be_finished_by_a_victim(shared: Site) -> None:
+    """Login CSRF: the victim's browser has no sign-in under way, or another one."""
+    with shared.guest() as victim, shared.guest() as attacker:
+        back = Person("eve").visit(attacker.start().headers["location"])
+        without = finish(victim, back)
+        victim.start()
+        during = finish(victim, back)
+
+        assert (without.status_code, during.status_code) == (400, 400)
+        assert victim.cookie() == ""
+
+
+def test_a_new_sign_in_ends_the_session_before(shared: Site) -> None:
+    """Session fixation: whatever cookie a browser brought along is worth nothing afterwards."""
+    with shared.guest("eve") as guest, shared.guest() as other:
+        before = guest.cookie()
+        guest.sign_in("alice")
+        assert guest.cookie() not in {"", before}
+
+        other.http.cookies.set(session_name(shared), before)
+        assert other.get("/test/open").status_code == 303
+        assert '"alice"' in guest.get("/test/open").text
+
+
+HOSTILE = [
+    "https://evil.example/",
+    "//evil.example",
+    "///evil.example",
+    "/\\evil.example",
+    "\\\\evil.example",
+    "/%2f%2fevil.example",
+    "/%5cevil.example",
+    "/..//evil.example",
+    "/../../evil",
+    "/.",
+    "/./x",
+    "/.evil.example",
+    "javascript:alert(1)",
+    "data:text/html,x",
+    "/x\r\nset-cookie: a=b",
+    "/x\nlocation: //evil.example",
+    "/x y",
+    "/x#//evil.example",
+    "/x?next=https://evil.example",
+    "/x@evil.example",
+    "@evil.example",
+    ".evil.example",
+    ":80/x",
+    "x",
+    "/\u2215evil.example",
+    "/" + "x" * 129,
+    "/x" * 9,
+    "/x?" + "y" * 513,
+]
+
+
+@pytest.mark.parametrize("wanted", HOSTILE, ids=ascii)
+def test_nobody_is_sent_away_by_a_link(wanted: str) -> None:
+    """Open redirects: whatever is not plainly a path of ours leads to the first page."""
+    assert below(wanted) == ""
+
+
+@pytest.mark.parametrize("wanted", ["", "/requests/7", "/audit?q=a%20b&page=2", "/a/b-c_d.e~f"])
+def test_links_to_our_own_pages_lead_there(wanted: str) -> None:
+    """The paths that our pages have."""
+    assert below(wanted) == wanted
+
+
+@pytest.mark.parametrize("wanted", HOSTILE[:8], ids=ascii)
+def test_the_whole_way_ends_at_home(shared: Site, wanted: str) -> None:
+    """The same through a sign-in: the last redirect is to the dashboard itself."""
+    with shared.guest() as guest:
+        page = guest.http.get("/dashboard/sign-in", params={"next": wanted})
+        assert "evil" not in page.text
+        assert guest.sign_in("alice", wanted).headers["location"] == "/dashboard"
+
+
+def test_a_page_that_answers_with_another_place_stays_at_home(shared: Site) -> None:
+    """A redirect of a page goes through the same rule."""
+    with shared.guest("alice") as guest:
+        assert guest.post("/test/onward", {"to": "/history"}).headers["location"] == (
+            "/dashboard/history"
+        )
+        for wanted in HOSTILE[:8]:
+            answer = guest.post("/test/onward", {"to": wanted})
+            assert answer.headers["location"] == "/dashboard"
+
+
+def test_only_issuers_that_are_offered_can_be_asked(shared: Site) -> None:
+    """A made-up name leads nowhere, and no parameter names an address."""
+    with shared.guest() as guest:
+        for name in ("", "0" * 12, "https://evil.example"):
+            answer = guest.http.get("/dashboard/sign-in/start", params={"issuer": name})
+            assert answer.status_code == 404
