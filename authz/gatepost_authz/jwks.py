@@ -161,6 +161,8 @@ class Keys:
         sleep: Callable[[float], Awaitable[None]] = asyncio.sleep,
         die: Callable[[], float] = DICE.random,
     ) -> None:
+        self.fetched = self.failed = 0
+        """How many fetches brought keys, and how many did not."""
         self.discovery = discovery or Discovery(fetcher, monotonic=monotonic)
         self._fetcher = fetcher
         self._clock = Clock(monotonic, sleep, die)
@@ -219,6 +221,21 @@ class Keys:
             return "asked"
         return "not_fetched" if held is None else held.keys.failure or "not_fetched"
 
+    def oldest_s(self) -> float:
+        """
+        Seconds since the keys in use were fetched, for the issuer where that is longest ago.
+
+        0 while there are none.
+        """
+        groups = [self._exact.values(), *(family.all() for family in self._families.values())]
+        fetched = [
+            held.keys.fetched_at
+            for group in groups
+            for held in group
+            if held.keys.has_keys and held.keys.fetched_at is not None
+        ]
+        return self._clock.monotonic() - min(fetched) if fetched else 0.0
+
     def retain(self, issuers: Collection[str]) -> None:
         """Forget every issuer and template that is not among *issuers*: after a reload."""
         for issuer in [known for known in self._exact if known not in issuers]:
@@ -238,10 +255,20 @@ class Keys:
 
     def _make(self, issuer: str, trusted: TrustedIssuer, *, permanent: bool) -> Held:
         source = Source(issuer, trusted, self._fetcher, self.discovery)
+
+        async def load() -> Loaded:
+            try:
+                loaded = await source.load()
+            except FetchError:
+                self.failed += 1
+                raise
+            self.fetched += 1
+            return loaded
+
         return Held(
             source,
             KeySet(
-                source.load,
+                load,
                 name=issuer,
                 versions=self._versions,
                 clock=self._clock,

@@ -80,6 +80,8 @@ class KeySet:
         """Grows when a key is removed or replaced: verdicts of an older version are void."""
         self.failure: str | None = None
         """Why the last fetch failed; None when it did not."""
+        self.fetched_at: float | None = None
+        """When the last fetch brought keys, by the clock of this set; None: none did yet."""
         self._load = load
         self._versions = versions
         self._clock = clock
@@ -237,7 +239,7 @@ class KeySet:
             self._keeper = asyncio.create_task(self._keep(), name=f"refresh of {self.name}")
 
     def _adopt(self, loaded: Loaded) -> None:
-        now = self._clock.monotonic()
+        now = self.fetched_at = self._clock.monotonic()
         if any(key not in loaded.keys for key in self._keys):
             # Gone or replaced: at once, with every verdict that rested on it.
             self.version = next(self._versions)

@@ -28,8 +28,11 @@ from gatepost.rest.bridge import Limits as BridgeLimits
 from gatepost.rest.document import document
 from gatepost.services import Services
 from gatepost.settings import Config
+from gatepost.telemetry.family import GATE_REASONS
+from gatepost.telemetry.metrics import Meter
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Beside, Resource
+from gatepost_authz.errors import AuthError
 from gatepost_authz.metadata import Metadata
 from gatepost_authz.middleware import BearerMiddleware, Place
 
@@ -76,6 +79,7 @@ def build_app(
             READINESS: lambda: services.readiness(insecure_dev_auth=bool(development_issuer)),
         },
         is_endpoint=table.first_matches,
+        tally=Tally(services.meter, table, resource),
         paint=rooms.paint,
     )
 
@@ -137,8 +141,39 @@ class Bearer:
             verifier=self._services.verifier,
             challenge=self._challenge,
             baseline=frozenset(self._config.scopes.baseline),
-            on_refusal=self._services.flood.failed,
+            on_refusal=self._refused,
         )
+
+    def _refused(self, scope: Scope, error: AuthError) -> None:
+        self._services.flood.failed(scope, error)
+        self._services.meter.refused(GATE_REASONS.get(type(error).__name__, ""))
+
+
+class Tally:
+    """Counts each answer under its route; a path is never a label."""
+
+    def __init__(self, meter: Meter, table: "Table", resource: Resource) -> None:
+        self.refused = meter.refused
+        self._count = meter.answered
+        self._is_endpoint = table.first_matches
+        self._known = dict.fromkeys(PROBES, "probe") | {"/": "page", "/openapi.json": "page"}
+        if resource.path:
+            self._known[resource.path] = "mcp"
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """See `gatepost.edge.edge.Tally`."""
+        self._count(self._known.get(path) or self._route_of(path), status, seconds)
+
+    def _route_of(self, path: str) -> str:
+        if self._is_endpoint(path):
+            return "mcp"
+        if "/.well-known/" in path:
+            return "metadata"
+        if path.startswith("/dev-as/"):
+            return "issuer"
+        if "/dashboard" in path:
+            return "dashboard"
+        return "rest" if path.endswith(("/tools", "/call")) else "other"
 
 
 def mcp(

@@ -22,6 +22,11 @@ def known_tenants(config: Config) -> frozenset[str]:
     return frozenset(named)
 
 
+def told_tenants(config: Config) -> frozenset[str] | None:
+    """The tenants that may be labels of numbers; None: none may."""
+    return known_tenants(config) if config.telemetry.tenant_label else None
+
+
 def losers(before: Config, after: Config) -> Loses:
     """
     Tells the callers whose token, shown again, might not give what it gave before.

@@ -7,6 +7,7 @@ import signal
 import socket
 import ssl
 import sys
+import time
 from collections.abc import Callable, Sequence
 from functools import partial
 from types import FrameType
@@ -15,15 +16,20 @@ import msgspec
 import uvloop
 from starlette.routing import Route
 
-from gatepost.app import Application, build_app
+from gatepost.app import Application, build_app, version
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing
 from gatepost.listen import Server, listen_config, tls_context
+from gatepost.scraping import scraped
 from gatepost.services import opened
 from gatepost.settings import Config
 from gatepost.storage import prepare
 from gatepost.stores.api import StoreRefused, StoreUnavailable
+from gatepost.telemetry.cells import Board
+from gatepost.telemetry.collector import registry_of
+from gatepost.telemetry.exposition import Exposition
 from gatepost.telemetry.logs import configure
+from gatepost.telemetry.metrics import Meter
 from gatepost.wire.deadlines import Deadlines
 
 _log = logging.getLogger("gatepost.serve")
@@ -42,6 +48,10 @@ class Job(msgspec.Struct, frozen=True, kw_only=True):
     fresh: Fresh | None = None
     """For SIGHUP; None where there is no file to read again."""
     development_issuer: Sequence[Route] = ()
+    metrics: socket.socket | None = None
+    """Where `/metrics` is served; None: nowhere."""
+    board: Board = msgspec.field(default_factory=Board)
+    """Room for every worker's numbers."""
 
 
 def run(job: Job, announce: Callable[[], object]) -> int:
@@ -55,20 +65,28 @@ def run(job: Job, announce: Callable[[], object]) -> int:
     if job.config.listen.workers > 1:
         # Said once, not by each of them; every process opens its own connections later.
         asyncio.run(prepare(job.config.storage))
-        return Crew(job, announce).run()
+        board = Board(job.config.listen.workers)
+        return Crew(msgspec.structs.replace(job, board=board), announce).run()
     work(job, announce)
     return 0
 
 
-def work(job: Job, on_ready: Callable[[], object]) -> None:
-    """Serve in this process."""
-    with asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner:
-        runner.run(_serve(job, on_ready))
+def work(job: Job, on_ready: Callable[[], object], *, place: int = 0) -> None:
+    """Serve in this process, whose numbers have that *place* on the board."""
+    meter = Meter(job.board.slot(place))
+    meter.begin(now=time.time())
+    # Each worker answers for all: one scrape sees the numbers of every one, whoever takes it.
+    app = Exposition(registry_of(job.board, version=version()))
+    with (
+        asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
+        scraped(app, job.metrics),
+    ):
+        runner.run(_serve(job, on_ready, meter))
 
 
-async def _serve(job: Job, on_ready: Callable[[], object]) -> None:
+async def _serve(job: Job, on_ready: Callable[[], object], meter: Meter) -> None:
     config = job.config
-    async with opened(config, job.toolbox, job.keyring) as services:
+    async with opened(config, job.toolbox, job.keyring, meter) as services:
         current = Application(
             build_app(config, services, development_issuer=job.development_issuer)
         )
@@ -137,14 +155,15 @@ class Crew:
         self._job = job
         self._announce = announce
         self._waiting_for: dict[int, int] = {}
-        self._members: set[int] = set()
+        self._members: dict[int, int] = {}
+        """Each process and its place on the board of numbers."""
         self._stopping = False
 
     def run(self) -> int:
         """Fork, announce, and look after the members until all have ended."""
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, self._pass_on)
-        started = [self._fork() for _ in range(self._job.config.listen.workers)]
+        started = [self._fork(place) for place in range(self._job.config.listen.workers)]
         serving = [self._serves(pid) for pid in started]
         if not all(serving):
             self._stop(signal.SIGTERM)
@@ -153,33 +172,33 @@ class Crew:
         failed = False
         while self._members:
             pid, status = os.wait()
-            self._members.discard(pid)
+            place = self._members.pop(pid)
             failed = failed or (self._stopping and os.waitstatus_to_exitcode(status) != 0)
             if not self._stopping:
                 _log.error("a worker ended by itself and is replaced")
-                if not self._serves(self._fork()):
+                if not self._serves(self._fork(place)):
                     failed = True
                     self._stop(signal.SIGTERM)
         return 1 if failed else 0
 
-    def _fork(self) -> int:
+    def _fork(self, place: int) -> int:
         ready, tell = os.pipe()
         sys.stdout.flush()
         pid = os.fork()
         if pid == 0:
             os.close(ready)
-            self._become_member(tell)
+            self._become_member(tell, place)
         os.close(tell)
-        self._members.add(pid)
+        self._members[pid] = place
         self._waiting_for[pid] = ready
         return pid
 
-    def _become_member(self, tell: int) -> None:
+    def _become_member(self, tell: int, place: int) -> None:
         for number in (signal.SIGTERM, signal.SIGINT, signal.SIGHUP):
             signal.signal(number, signal.SIG_DFL)
         code = 1
         try:
-            work(self._job, lambda: os.write(tell, b"."))
+            work(self._job, lambda: os.write(tell, b"."), place=place)
             code = 0
         except (StoreRefused, StoreUnavailable) as error:
             _log.error("a worker cannot start: %s", error)
@@ -221,4 +240,4 @@ class Crew:
             try:
                 os.kill(pid, number)
             except ProcessLookupError:
-                self._members.discard(pid)
+                self._members.pop(pid, None)

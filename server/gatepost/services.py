@@ -23,7 +23,9 @@ from gatepost.changes import Feed, TenantChanges
 from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
+from gatepost.counting import Counting
 from gatepost.cutoffs.watch import CutOffs
+from gatepost.cutoffs.withdrawal import Withdrawals
 from gatepost.edge.flood import Flood
 from gatepost.guard.debug import Debug
 from gatepost.guard.once import Once, Runs
@@ -36,13 +38,16 @@ from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.mcp.register import Register
 from gatepost.outbound.client import Client
-from gatepost.renewal import known_tenants, lists_changed, losers, outcasts
+from gatepost.pulse import beating, pulse_of
+from gatepost.renewal import known_tenants, lists_changed, losers, outcasts, told_tenants
 from gatepost.secrets.shelf import Secrets
 from gatepost.secrets.vault import Vault
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay
+from gatepost.stores.cutoffs import CutOff
 from gatepost.streams import Streams
 from gatepost.telemetry.access import AccessLog
+from gatepost.telemetry.metrics import Meter
 from gatepost.tools.api import Call, CallContext
 from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
@@ -91,9 +96,10 @@ class Services:
         *,
         records: Records,
         relay: Relay,
+        meter: Meter | None = None,
     ) -> None:
-        self.records = records
-        self.relay = relay
+        self.meter = meter or Meter.alone()
+        self.records, self.relay = records, relay
         self.watch = storage.Watch(records, relay)
         self.runs = Runs(records, relay)
         self.feed = Feed(relay)
@@ -103,8 +109,7 @@ class Services:
         )
         self.fetcher = Fetcher(development=config.development, network=config.network)
         self.outbound = Client(config.network, tls=self.fetcher.tls)
-        self.keys = Keys(self.fetcher)
-        self.decisions = Decisions()
+        self.keys, self.decisions = Keys(self.fetcher), Decisions()
         self.keyring = keyring
         self.workspaces = Workspaces(
             Path(config.workspace.root),
@@ -112,7 +117,6 @@ class Services:
         )
         self.secrets = Secrets(Vault(records, keyring))
         self.redaction = Redaction(self.secrets)
-        # Alone, it counts by itself: the way through a relay costs more than counting.
         self.limits = Limits(relay if config.storage.shared else None)
         self.journal = Journal(records, keyring, self.redaction, config.audit)
         self.flood = Flood(config.limits.failures_per_second)
@@ -127,6 +131,7 @@ class Services:
         self.approvals = Desk(records, keyring, self.redaction, herald)
         self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
         self.cutoffs = CutOffs(records, relay, ended=self._cut_off)
+        self.withdrawals = Withdrawals(records, self.approvals)
         self.underway = Underway()
         self.underway.is_revoked = self.cutoffs.is_revoked
         self.streams.is_cut = self.cutoffs.is_cut
@@ -153,6 +158,7 @@ class Services:
             outbound=self.outbound,
             run=runner.run,
         )
+        self.meter.know([tool.name for tool in toolbox.tools], told_tenants(config))
         self.secrets.keep_own(own_secrets(config))
         if self._config is not None:
             self._tell_streams(self._config, config, registry)
@@ -192,7 +198,7 @@ class Services:
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
             redaction=self.redaction,
-            recorder=self.journal if config.audit.enabled else None,
+            recorder=Counting(self.meter, self.journal if config.audit.enabled else None),
         )
 
     def _stages(self, config: Config, registry: Registry) -> list[Stage]:
@@ -210,6 +216,7 @@ class Services:
                 self.runs,
                 timeout_s=settings.timeout_s,
                 max_result_bytes=settings.max_result_bytes,
+                kept_s=config.retention.once_s,
                 attempts=Attempts(buckets, rate=rate, burst=burst) if rate else None,
                 redaction=self.redaction,
             )
@@ -279,7 +286,7 @@ class Services:
             kit=self.lending,
         )
 
-    def _cut_off(self) -> None:
+    def _cut_off(self, new: tuple[CutOff, ...]) -> None:
         """Somebody may be shut out since a moment ago: everything of theirs ends here."""
         cutoffs = self.cutoffs
         self.decisions.forget(cutoffs.is_revoked)
@@ -290,6 +297,7 @@ class Services:
         self.streams.end(cutoffs.is_cut)
         self.keeper.end(cutoffs.is_cut)
         self.runs.end(cutoffs.is_cut)
+        self.withdrawals.begin(new)
 
     def drain(self, within_s: float) -> None:
         """A stop has begun: end who only listens, and let tasks finish for so long."""
@@ -322,6 +330,7 @@ class Services:
 
     async def aclose(self) -> None:
         """Close what was made here, the log last, so that it has the last requests."""
+        await self.withdrawals.aclose()
         await self.keeper.aclose()
         await self.webhook.aclose()
         await self.runs.aclose()  # before the rest, which what still runs uses
@@ -338,7 +347,9 @@ class Services:
 
 
 @asynccontextmanager
-async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIterator[Services]:
+async def opened(
+    config: Config, toolbox: Toolbox, keyring: KeyRing, meter: Meter | None = None
+) -> AsyncIterator[Services]:
     """
     The services of a configuration without errors; nothing is fetched yet.
 
@@ -348,7 +359,7 @@ async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIte
     async with AsyncExitStack() as closing:
         closing.push_async_callback(records.aclose)
         closing.push_async_callback(relay.aclose)
-        services = Services(config, toolbox, keyring, records=records, relay=relay)
+        services = Services(config, toolbox, keyring, records=records, relay=relay, meter=meter)
         keeping = Keeping(records, keyring, services.journal)
         # Around the closing of the services: what ends there is on record before it is signed.
         await closing.enter_async_context(keeping.running())
@@ -357,6 +368,7 @@ async def opened(config: Config, toolbox: Toolbox, keyring: KeyRing) -> AsyncIte
         services.keeper.start()
         await closing.enter_async_context(storage.sweeping(records))
         await closing.enter_async_context(services.secrets.watching())
+        await closing.enter_async_context(beating(pulse_of(services)))
         await closing.enter_async_context(expiring(services.approvals))
         yield services
 

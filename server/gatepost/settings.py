@@ -8,10 +8,14 @@ from gatepost.dashboard.settings import DashboardSettings
 from gatepost.limits.settings import NamedToolAllowance, TenantAllowance, ToolAllowance
 from gatepost.packs.settings import Packs
 from gatepost.table import Table
+from gatepost.telemetry.address import Address, read_address
 from gatepost.telemetry.logs import LogFormat, LogLevel
+from gatepost.telemetry.settings import TelemetrySettings
 from gatepost_authz.config import Issuer, Network
 
 Mode = Literal["production", "development"]
+
+METRICS = "127.0.0.1:9464"
 
 STDIO = "stdio"
 """
@@ -37,6 +41,11 @@ class Listen(Table, frozen=True, kw_only=True):
     """Networks (CIDR) of proxies whose `X-Forwarded-For` and `X-Forwarded-Proto` count."""
     allowed_origins: tuple[str, ...] = ()
     """Origins of web pages that may call, exactly as browsers send them."""
+    metrics: str | None = None
+    """
+    The address (`HOST:PORT`) of `/metrics`, without any gate: whoever reaches it reads. `""` turns
+    it off. Default: `127.0.0.1:9464`; in development it is off.
+    """
     drain_s: int = 30
     """How many seconds running calls may take to finish after SIGTERM."""
 
@@ -132,6 +141,16 @@ class TasksSettings(Table, frozen=True, kw_only=True):
     """Seconds after which another process takes up the task of one that says nothing."""
 
 
+class RetentionSettings(Table, frozen=True, kw_only=True):
+    """How long what is over is kept, where no other table says it."""
+
+    once_s: float = 86_400.0
+    """
+    Seconds that the outcome of a call with an `Idempotency-Key` is answered again; after them the
+    same key is another call.
+    """
+
+
 class McpSettings(Table, frozen=True, kw_only=True):
     """What the MCP endpoint does its own way."""
 
@@ -223,17 +242,27 @@ class Config(Table, frozen=True, kw_only=True):
     packs: Packs = Packs()
     mcp: McpSettings = McpSettings()
     tasks: TasksSettings = TasksSettings()
+    retention: RetentionSettings = RetentionSettings()
     approvals: ApprovalsSettings = ApprovalsSettings()
     dashboard: DashboardSettings = DashboardSettings()
     limits: LimitsSettings = LimitsSettings()
     audit: AuditSettings = AuditSettings()
     log: LogSettings = LogSettings()
+    telemetry: TelemetrySettings = TelemetrySettings()
     stdio: StdioSettings = StdioSettings()
 
     @property
     def development(self) -> bool:
         """Whether plain http on loopback is allowed."""
         return self.mode == "development"
+
+    @property
+    def metrics_address(self) -> Address | None:
+        """Where `/metrics` is served; None: nowhere. Raises ValueError where it is no address."""
+        written = self.listen.metrics
+        if written is None:
+            written = "" if self.development else METRICS
+        return read_address(written) if written else None
 
     @property
     def creates_tenants(self) -> bool:

@@ -167,10 +167,11 @@ class Replica:
 
     async def asked(self, tool: str = "act", **rest: Any) -> Request:
         """The request that a call opened, which was answered as pending."""
+        before = {one.id for one in await self.desk.waiting(ACME)}
         outcome = await self.call(tool, **rest)
         assert kind(outcome) == "approval_pending", outcome
-        [*_, newest] = await self.desk.waiting(ACME)
-        return newest
+        [opened] = [one for one in await self.desk.waiting(ACME) if one.id not in before]
+        return opened
 
 
 def _context(call: Call) -> CallContext:

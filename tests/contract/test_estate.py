@@ -26,6 +26,8 @@ async def test_everything_of_a_tenant_is_counted(records: Records) -> None:
     await records.of("").entries("secrets").put("k", b"v", now=0.0)
 
     assert await records.estate.tenants() == ["acme", "globex"]
+    assert await records.estate.tenants("tasks", "claims") == ["acme"]
+    assert await records.estate.tenants("approvals") == []
     assert await records.estate.count("acme") == FURNISHED
     assert await records.estate.count("globex") == {"entries": 1}
     assert await records.estate.count("initech") == {}

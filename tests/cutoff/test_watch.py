@@ -10,6 +10,7 @@ from gatepost.cutoffs import watch
 from gatepost.cutoffs.order import SUSPENDED, suspension
 from gatepost.cutoffs.watch import FRESH_S, CutOffs, tell
 from gatepost.stores.api import StoreUnavailable
+from gatepost.stores.cutoffs import CutOff
 from gatepost.stores.memory.records import MemoryRecords
 from gatepost.stores.memory.relay import MemoryRelay
 from gatepost.streams import Streams
@@ -53,6 +54,7 @@ class Desk:
     def __init__(self) -> None:
         self.records, self.relay = Records(), MemoryRelay()
         self.now, self.told = NOW, 0
+        self.new: tuple[CutOff, ...] = ()
         self.cutoffs = CutOffs(
             self.records,
             self.relay,
@@ -61,8 +63,9 @@ class Desk:
             monotonic=lambda: self.now,
         )
 
-    def _ended(self) -> None:
+    def _ended(self, new: tuple[CutOff, ...]) -> None:
         self.told += 1
+        self.new += new
 
 
 @pytest.fixture
@@ -98,6 +101,24 @@ async def test_a_poll_reads_one_number(desk: Desk) -> None:
     await desk.cutoffs.look()
     assert desk.records.asked == {"changes": 7, "all": 3}
     assert desk.told == 1
+
+
+async def test_what_is_new_is_told_once(desk: Desk) -> None:
+    """To whoever withdraws what waits; at a start not what others have acted on long ago."""
+    old = msgspec.structs.replace(CUT, id="old", made_at=NOW - 7 * 86_400)
+    for cut in (old, CUT):
+        await desk.records.cutoffs.put(cut)
+    await desk.cutoffs.look()
+    await desk.cutoffs.look()
+    assert desk.new == (CUT,)
+
+    later = suspension("acme", now=NOW + 1, by="root")
+    await desk.records.cutoffs.put(later)
+    await desk.cutoffs.look()
+    await desk.records.cutoffs.delete(CUT.tenant, CUT.id)
+    await desk.cutoffs.look()
+    assert desk.new == (CUT, later)
+    assert desk.told == 3
 
 
 async def test_an_outage_changes_nothing(desk: Desk) -> None:

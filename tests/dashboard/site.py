@@ -114,6 +114,7 @@ class Site:
 
     def __init__(self, inside: Inside, provider: Provider, origin: str, base: str) -> None:
         self.inside, self.provider, self.origin, self.base = inside, provider, origin, base
+        self._cookies: dict[str, dict[str, str]] = {}
 
     @property
     def services(self) -> Services:
@@ -130,12 +131,16 @@ class Site:
         return asyncio.run_coroutine_threadsafe(work, self.inside.loop).result(10)
 
     @contextmanager
-    def guest(self, name: str = "") -> Iterator["Guest"]:
-        """A browser, with *name* signed in."""
+    def guest(self, name: str = "", *, fresh: bool = False) -> Iterator["Guest"]:
+        """A browser, with *name* signed in; unless *fresh* in a session that others use as well."""
         guest = Guest(self)
         with guest.http:
-            if name:
+            if name and (fresh or name not in self._cookies):
                 guest.sign_in(name)
+                if not fresh:
+                    self._cookies[name] = dict(guest.http.cookies)
+            elif name:
+                guest.http.cookies.update(self._cookies[name])
             yield guest
 
 
@@ -144,7 +149,7 @@ class Guest:
 
     def __init__(self, site: Site) -> None:
         self.site = site
-        self.http = httpx2.Client(base_url=site.origin, timeout=10)
+        self.http = httpx2.Client(base_url=site.origin, timeout=10, verify=False)
 
     def get(self, below: str = "", **headers: str) -> httpx2.Response:
         return self.http.get(self.site.base + below, headers=dashed(headers))
@@ -157,6 +162,15 @@ class Guest:
         sent = {"origin": self.site.origin, "sec-fetch-site": "same-origin"} | dashed(headers)
         sent = {name: value for name, value in sent.items() if value}
         return self.http.post(self.site.base + below, data=fields, headers=sent)
+
+    @contextmanager
+    def stream(self, below: str) -> Iterator[Iterator[str]]:
+        """The lines of a live page, without those that only keep it open."""
+        with self.http.stream("GET", self.site.base + below) as answer:
+            assert answer.status_code == 200
+            lines = answer.iter_lines()
+            assert (next(lines), next(lines)) == (":", "")
+            yield lines
 
     def token(self) -> str:
         """The token that a page of this session carries."""

@@ -141,7 +141,7 @@ def test_an_attackers_sign_in_cannot_be_finished_by_a_victim(shared: Site) -> No
 
 def test_a_new_sign_in_ends_the_session_before(shared: Site) -> None:
     """Session fixation: whatever cookie a browser brought along is worth nothing afterwards."""
-    with shared.guest("eve") as guest, shared.guest() as other:
+    with shared.guest("eve", fresh=True) as guest, shared.guest() as other:
         before = guest.cookie()
         guest.sign_in("alice")
         assert guest.cookie() not in {"", before}

@@ -6,7 +6,7 @@ from collections.abc import Awaitable, Callable, Sequence
 from typing import Any
 
 from gatepost import CallContext, Outcome, Pack, ToolFailure
-from gatepost.guard.once import Once, Runs
+from gatepost.guard.once import DAY_S, Once, Runs
 from gatepost.stores.api import Records, Relay
 from gatepost.stores.memory.records import MemoryRecords
 from gatepost.stores.memory.relay import MemoryRelay
@@ -84,17 +84,17 @@ class House:
             return self.answers
         return Outcome(({"type": "text", "text": f"{what} {self.effects[what]}"},))
 
-    def replica(self) -> "Replica":
-        return Replica(self)
+    def replica(self, kept_s: float = DAY_S) -> "Replica":
+        return Replica(self, kept_s)
 
 
 class Replica:
     """One process, as far as its runner and what it knows of retry keys go."""
 
-    def __init__(self, house: House) -> None:
+    def __init__(self, house: House, kept_s: float = DAY_S) -> None:
         self.runs = Runs(house.records, house.relay, clock=house.clock)
         limit_s, most = house.limit_s, house.max_result_bytes
-        once = Once(self.runs, timeout_s=limit_s, max_result_bytes=most)
+        once = Once(self.runs, timeout_s=limit_s, max_result_bytes=most, kept_s=kept_s)
         self.runner = Runner(
             Registry(house.pack.tools.values()),
             context_for=_context,

@@ -35,6 +35,20 @@ async def test_a_retry_gets_the_first_outcome_for_a_time(kind: str, kept_s: int)
     assert said(await other.call(kind=kind)) == "a 2"
 
 
+async def test_an_operator_says_how_long_a_key_counts() -> None:
+    """An episode's id counts a minute all the same."""
+    house = House()
+    one = house.replica(kept_s=600)
+    assert said(await one.call()) == "a 1"
+    house.clock.now += 599
+    assert said(await one.call()) == "a 1"
+    house.clock.now += 1
+    assert said(await one.call()) == "a 2"
+    assert said(await one.call(kind="correlation")) == "a 3"
+    house.clock.now += 60
+    assert said(await one.call(kind="correlation")) == "a 4"
+
+
 async def test_a_call_without_a_key_runs_every_time() -> None:
     """Nothing is promised, so nothing is remembered."""
     replica = House().replica()

@@ -11,8 +11,9 @@ from gatepost.redaction.automaton import Redactor
 from gatepost.redaction.document import cleaned
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import Call, CallContext
+from gatepost.tools.known import Known
 from gatepost.tools.pack import Pack
-from gatepost.tools.redaction import LONG_BYTES, MANY, Known, Redaction
+from gatepost.tools.redaction import LONG_BYTES, MANY, Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
 from gatepost.workspace import TenantWorkspace

@@ -277,10 +277,13 @@ def test_migrate_says_what_it_did(postgres: str, tmp_path: Path) -> None:
     assert moved.stdout.splitlines() == [
         "0001: Tasks, retry keys and sessions.",
         "0002: What tenants keep under names: secrets, approved scripts, loaded APIs.",
-        "Migrated from revision none to 0002.",
+        "0003: What waits for a person, and what was decided.",
+        "0004: The record of what happened, and the proofs that it is whole.",
+        "0005: Who may not call any more, whatever token it shows.",
+        f"Migrated from revision none to {REVISION}.",
     ]
     assert outcome(fine) == (0, "The database is at the revision that this version needs.")
-    assert outcome(again) == (0, "Nothing to do: the database is at revision 0002.")
+    assert outcome(again) == (0, f"Nothing to do: the database is at revision {REVISION}.")
 
 
 def test_migrate_looks_without_touching(tmp_path: Path) -> None:

@@ -46,7 +46,9 @@ def running(
     traceback.
     """
     command = [sys.executable, "-m", "gatepost", *arguments]
-    process = Gatepost(command, env=python_environment(env), cwd=cwd)
+    # Servers of other tests run beside this one, and there is one default address.
+    quiet = {"GATEPOST_LISTEN__METRICS": ""} | dict(env or {})
+    process = Gatepost(command, env=python_environment(quiet), cwd=cwd)
     process.folder = cwd or Path.cwd()
     try:
         process.url = process.wait_for(READY)["url"]

@@ -4,6 +4,7 @@ import asyncio
 import io
 import logging
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from socket import socket
@@ -17,6 +18,8 @@ from gatepost.listen import Server, listen_config
 from gatepost.services import Services, opened
 from gatepost.settings import Config
 from gatepost.telemetry.access import AccessLog
+from gatepost.telemetry.cells import Board
+from gatepost.telemetry.metrics import Meter
 from gatepost.wire.deadlines import Deadlines
 from gatepost.wire.fast import FastProtocol
 
@@ -48,6 +51,7 @@ class Inside(threading.Thread):
         self.config, self.toolbox, self.sock, self.parser = config, toolbox, sock, parser
         self.keyring = keyring or KeyRing.ephemeral()
         self._prepare = prepare
+        self.board = Board()
         self._build = build
         self.lines = io.BytesIO()
         self.ready = threading.Event()
@@ -58,7 +62,9 @@ class Inside(threading.Thread):
 
     async def _serve(self) -> None:
         self.loop = asyncio.get_running_loop()
-        async with opened(self.config, self.toolbox, self.keyring) as services:
+        meter = Meter(self.board.slot(0))
+        meter.begin(now=time.time())
+        async with opened(self.config, self.toolbox, self.keyring, meter) as services:
             self.services = services
             services.log = AccessLog("json", self.lines.write, clean=services.redaction.clean)
             if self._prepare is not None:

@@ -92,7 +92,12 @@ def pid_of(answer: RawAnswer) -> int:
 
 @contextmanager
 def post(
-    idp: Idp, folder: Path, issuers: list[Tree], *arguments: str, **settings: Any
+    idp: Idp,
+    folder: Path,
+    issuers: list[Tree],
+    *arguments: str,
+    env: Mapping[str, str] | None = None,
+    **settings: Any,
 ) -> Iterator[Post]:
     """Run `gatepost serve ARGUMENTS` with that configuration until the block ends."""
     port = free_port()
@@ -100,6 +105,6 @@ def post(
     usual = {"listen": {"port": port, "drain_s": 10}, "tools": tools}
     running_post = Post(idp, folder, tree(port, issuers, **usual | settings))
     running_post.add_tool("pid")
-    with running("serve", *arguments, cwd=folder) as process:
+    with running("serve", *arguments, env=env, cwd=folder) as process:
         running_post.process = process
         yield running_post

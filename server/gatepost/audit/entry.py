@@ -170,7 +170,7 @@ def _draft(
         at=int((ended + offset) * 1000),
         kind="refusal" if refused else "call",
         tenant=caller.tenant_id,
-        tool=guard.offer.name if guard is not None else "",
+        tool=guard.offer.name if guard is not None else _asked(call, outcome),
         offer=call.kind,
         outcome=outcome,
         duration_us=int((ended - began) * 1e6),
@@ -185,6 +185,12 @@ def _draft(
         details=details_of(remarks),
     )
     return draft(body, private, text(caller.subject))
+
+
+def _asked(call: Call, outcome: str) -> str:
+    """The name of what needs more permissions, which is one of ours; any other may be anything."""
+    known = outcome.startswith("insufficient_") and call.kind in {"tool", "prompt"}
+    return call.name if known else ""
 
 
 def details_of(remarks: Mapping[str, str]) -> dict[str, str]:

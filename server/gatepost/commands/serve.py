@@ -39,7 +39,11 @@ def serve(path: Path, workers: int | None) -> None:
     except KeyRingError as error:
         raise click.ClickException(str(error)) from None
     sock = listening(config.listen.host, config.listen.port, "listen.port")
-    job = Job(config=config, toolbox=toolbox, keyring=keyring, sock=sock, fresh=fresh)
+    address = config.metrics_address
+    metrics = listening(address.host, address.port, "listen.metrics") if address else None
+    job = Job(
+        config=config, toolbox=toolbox, keyring=keyring, sock=sock, fresh=fresh, metrics=metrics
+    )
     code = running(job, lambda: click.echo(f"Gatepost is ready at {config.resource}"))
     raise click.exceptions.Exit(code)
 

@@ -7,7 +7,16 @@ from ipaddress import ip_network
 from pathlib import Path
 from urllib.parse import urlsplit
 
-from gatepost.config import approvals, dashboard, limits, places, programs, stdio, storage
+from gatepost.config import (
+    approvals,
+    dashboard,
+    limits,
+    places,
+    programs,
+    stdio,
+    storage,
+    telemetry,
+)
 from gatepost.config.references import REFERENCE, UnresolvedReference, resolve
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing, KeyRingError
@@ -52,6 +61,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
             yield Problem("config.E060", fault.message, fault.hint, setting=setting)
     yield from stdio.problems(config)
     yield from dashboard.problems(config)
+    yield from telemetry.problems(config)
     yield from _tools(config, toolbox)
     yield from approvals.problems(config, toolbox)
     yield from _numbers(config)
@@ -263,6 +273,7 @@ def _numbers(config: Config) -> Iterator[Problem]:
         "tasks.poll_interval_s": tasks.poll_interval_s,
         "tasks.max_per_caller": tasks.max_per_caller,
         "tasks.lease_s": tasks.lease_s,
+        "retention.once_s": config.retention.once_s,
         "dashboard.session_s": config.dashboard.session_s,
         "dashboard.idle_s": config.dashboard.idle_s,
         "mcp.page_size": config.mcp.page_size,

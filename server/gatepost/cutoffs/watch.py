@@ -11,6 +11,7 @@ import structlog
 
 from gatepost.cutoffs.snapshot import Snapshot
 from gatepost.stores.api import Following, Records, Relay, StoreUnavailable
+from gatepost.stores.cutoffs import CutOff
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import IssuerUnavailable, RevokedToken
 
@@ -26,8 +27,10 @@ DICE = random.SystemRandom()
 
 log = structlog.get_logger("gatepost.cutoffs")
 
-Ended = Callable[[], object]
-"""Called when somebody may have been shut out, on the event loop; must not raise."""
+FRESHLY_S = 3600.0
+"""A cut-off of which a process hears at its start and that is older was acted on by others."""
+Ended = Callable[[tuple[CutOff, ...]], object]
+"""Takes what is new when somebody may be shut out; on the event loop, must not raise."""
 
 
 class CutOffs:
@@ -102,9 +105,11 @@ class CutOffs:
         snapshot = Snapshot(await self._store.all())
         self._changes, self._fresh_until = changes, now + FRESH_S
         if snapshot.cuts != self._snapshot.cuts:
-            self._snapshot = snapshot
+            known, self._snapshot = {*self._snapshot.cuts}, snapshot
             self._settle()
-            self._ended()
+            since = self._clock() - FRESHLY_S
+            new = [cut for cut in snapshot.cuts if cut not in known and cut.made_at > since]
+            self._ended(tuple(new))
 
     def wake(self, message: bytes = b"") -> None:
         """Look at once."""

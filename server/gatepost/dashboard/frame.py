@@ -25,13 +25,18 @@ from gatepost_authz.middleware import CALLER
 
 
 class Turned(Exception):
-    """A visit that ends before its page: *status* and two sentences for the visitor."""
+    """
+    A visit that ends before its page: *status* and two sentences for the visitor.
 
-    def __init__(self, status: int, title: str, sentence: str) -> None:
+    *leave* is the token of a session that is good for nothing here but signing out.
+    """
+
+    def __init__(self, status: int, title: str, sentence: str, *, leave: str = "") -> None:
         super().__init__(title)
         self.status = status
         self.title = title
         self.sentence = sentence
+        self.leave = leave
 
 
 FOREIGN = Turned(
@@ -106,7 +111,10 @@ class Frame:
         try:
             await self._visit(spot, scope, receive, reply)
         except Turned as turned:
-            html = around.view.bare("error.html", spot.base, turned=turned, back=spot.base)
+            back = "" if turned.leave else spot.base
+            html = around.view.bare(
+                "error.html", spot.base, turned=turned, back=back, csrf=turned.leave
+            )
             await reply.html(turned.status, html)
 
     async def _visit(self, spot: Spot, scope: Scope, receive: Receive, reply: Reply) -> None:
@@ -131,7 +139,7 @@ class Frame:
             raise ABSENT from None
         if answer.signs_out:
             await around.sessions.end(session)
-            await around.note("dashboard_sign_out", session.caller)
+            await around.note("signed_out", session.caller)
             removal = around.cookies.removal("session", spot.target)
             await reply.redirect(f"{spot.base}/signed-out", (removal,))
             return
@@ -145,6 +153,7 @@ class Frame:
                 "You have no role here",
                 "You are signed in, but neither as an approver nor as an administrator of "
                 f"{session.caller.tenant_id}. Your identity provider gives these roles.",
+                leave=around.sessions.token(session),
             )
         form: dict[str, str] = {}
         try:

@@ -48,13 +48,15 @@ class Browser:
     def __init__(self, app: ASGIApp, *, resource: Resource, development: bool) -> None:
         self.app = app
         self._guards = guards_of(resource)
+        self._names = frozenset(name for name, _ in self._guards)
         self._origin = resource.origin.encode("ascii")
         self._host = resource.authority.lower().encode("ascii") if development else b""
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         def guarded(message: Message) -> Awaitable[None]:
             if message["type"] == "http.response.start":
-                message = {**message, "headers": [*message["headers"], *self._guards]}
+                own = [pair for pair in message["headers"] if pair[0] not in self._names]
+                message = {**message, "headers": [*own, *self._guards]}
             return send(message)
 
         host = scope[FOLDED].get(b"host", b"")

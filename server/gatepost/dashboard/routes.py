@@ -3,7 +3,6 @@
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 
 import msgspec
-import structlog
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
@@ -37,8 +36,6 @@ from gatepost.settings import Config
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource
 from gatepost_authz.issuers import IssuerRegistry
-
-log = structlog.get_logger("gatepost.dashboard")
 
 
 class Rooms(msgspec.Struct, frozen=True):
@@ -81,7 +78,10 @@ def rooms(config: Config, services: Services, resource: Resource) -> Rooms:
 
     leaving = Page(path="/sign-out", post=_sign_out, roles=frozenset())
     made = (
-        *(route(page.path, Frame(page, around), _methods(page)) for page in pages(services, view)),
+        *(
+            route(page.path, Frame(page, around), _methods(page))
+            for page in pages(config, services, view)
+        ),
         route("/sign-out", Frame(leaving, around), ["POST"]),
         route("/sign-in", Door(choose, gateway), ["GET"]),
         route("/sign-in/start", Door(begin, gateway), ["GET"]),
@@ -196,7 +196,9 @@ def _meanings(config: Config, services: Services) -> Callable[[TenantContext], b
 
 
 def _note(services: Services) -> Callable[[str, TenantContext], Awaitable[None]]:
-    async def note(kind: str, caller: TenantContext) -> None:
-        log.info(kind, tenant=caller.tenant_id)
+    async def note(outcome: str, caller: TenantContext) -> None:
+        await services.journal.note(
+            caller.tenant_id, "signin", outcome=outcome, caller=caller, details={"at": "dashboard"}
+        )
 
     return note

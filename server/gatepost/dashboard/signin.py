@@ -234,7 +234,7 @@ async def _welcome(
     before = sessions.read(cookie_of(scope["headers"], cookies.name("session", target)), target)
     if before is not None and sessions.lives(before):
         await sessions.end(before)
-    await gateway.note("dashboard_sign_in", caller)
+    await gateway.note("signed_in", caller)
     scope[CALLER] = session.caller
     more = (cookies.header("session", target, value), cookies.removal("sign-in", target))
     await reply.redirect(spot.base + onward, more)

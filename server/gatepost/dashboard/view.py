@@ -6,6 +6,7 @@ import jinja2
 import markupsafe
 
 from gatepost.dashboard.visit import Answer, Visit, shown
+from gatepost.dashboard.words import teach
 
 TOKEN_FIELD = "csrf"  # noqa: S105 - the field's name
 """The form field that carries the session's token."""
@@ -31,6 +32,7 @@ class View:
             trim_blocks=True,
             lstrip_blocks=True,
         )
+        teach(self.environment)
         self._asset = asset
 
     def render(self, name: str, visit: Visit, **values: object) -> str:
@@ -42,9 +44,13 @@ class View:
         """
         return self._draw(name, visit.base, visit=visit, csrf=visit.csrf, **values)
 
-    def bare(self, name: str, base: str, **values: object) -> str:
-        """The template *name* for somebody who is not signed in."""
-        return self._draw(name, base, visit=None, csrf="", **values)
+    def bare(self, name: str, base: str, *, csrf: str = "", **values: object) -> str:
+        """
+        The template *name* without the pages around it, for who is not signed in or sees none.
+
+        *csrf* lets somebody who is signed in at least leave.
+        """
+        return self._draw(name, base, visit=None, csrf=csrf, **values)
 
     def page(self, name: str, visit: Visit, *, status: int = 200, **values: object) -> Answer:
         """The template *name*, as an answer."""

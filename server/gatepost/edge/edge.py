@@ -6,6 +6,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
+from typing import Protocol
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -58,6 +59,29 @@ _encode = msgspec.json.encode
 _log = logging.getLogger("gatepost.edge")
 
 
+class Tally(Protocol):
+    """Counts what comes of requests."""
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """A request was answered; status 0: nobody was left to hear it."""
+
+    def refused(self, code: str) -> None:
+        """A request was refused, with this code."""
+
+
+class Uncounted:
+    """Nobody counts."""
+
+    def answered(self, path: str, status: int, seconds: float) -> None:
+        """See `Tally`."""
+
+    def refused(self, code: str) -> None:
+        """See `Tally`."""
+
+
+UNCOUNTED = Uncounted()
+
+
 class Edge:
     """
     Stands between the server and the application.
@@ -68,7 +92,7 @@ class Edge:
     *paint* draws those that people see.
     """
 
-    def __init__(
+    def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
         self,
         app: ASGIApp,
         *,
@@ -76,11 +100,13 @@ class Edge:
         log: AccessLog,
         probes: Mapping[str, Probe],
         is_endpoint: Callable[[str], bool],
+        tally: Tally = UNCOUNTED,
         paint: Paint = lambda path, refusal, request_id: None,
     ) -> None:
         self.app = app
         self.checks = tuple(checks)
         self._append = log.append
+        self._answered, self._refused = tally.answered, tally.refused
         self._probes = probes
         self._is_endpoint = is_endpoint
         self._paint = paint
@@ -124,13 +150,15 @@ class Edge:
         except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001 - the last resort
             await self._refuse(request, request_id, raised, answer, status)
         finally:
+            took = time.perf_counter() - began
+            self._answered(request.path, status, took)
             self._append(
                 (
                     wall,
                     request.method,
                     request.path,
                     status,
-                    time.perf_counter() - began,
+                    took,
                     request_id,
                     scope.get(CALLER),
                     scope["client"][0] if scope["client"] else "",
@@ -142,6 +170,7 @@ class Edge:
         self, request: Request, request_id: str, raised: BaseException, answer: Send, status: int
     ) -> None:
         refusal = refusal_of(raised, request_id)
+        self._refused(refusal.code)
         if status:
             # The answer has begun: returning before its end makes the server cut the connection,
             # so that the client does not take half an answer for a whole one.

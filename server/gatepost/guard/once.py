@@ -6,7 +6,7 @@ import hashlib
 import hmac
 import secrets
 import time
-from collections.abc import Awaitable, Callable
+from collections.abc import Awaitable, Callable, Mapping
 from typing import Any
 
 import msgspec
@@ -119,6 +119,7 @@ class Once:
         *,
         timeout_s: float,
         max_result_bytes: int,
+        kept_s: float = DAY_S,
         attempts: Attempts | None = None,
         redaction: Redaction | None = None,
     ) -> None:
@@ -127,6 +128,7 @@ class Once:
         self._attempts = attempts
         self._timeout_s = timeout_s
         self._max_result_bytes = max_result_bytes
+        self._kept_s = KEPT_S | {"idempotency": kept_s}
 
     def __call__(
         self, call: Call, offer: Offer, arguments: Any, proceed: Next
@@ -151,7 +153,8 @@ class Once:
             max_result_bytes=self._max_result_bytes,
             guard=Guard(self._redaction, call, offer),
         )
-        return self._runs.join(work, terms_of(call.caller, offer, retry, call.arguments))
+        terms = terms_of(call.caller, offer, retry, call.arguments, self._kept_s)
+        return self._runs.join(work, terms)
 
 
 def only_reads(tool: Tool, arguments: Any) -> bool:
@@ -161,7 +164,13 @@ def only_reads(tool: Tool, arguments: Any) -> bool:
     return tool.read_only_form is not None and tool.read_only_form(arguments)
 
 
-def terms_of(caller: TenantContext, tool: Tool, retry: Retry, arguments: bytes) -> Terms:
+def terms_of(
+    caller: TenantContext,
+    tool: Tool,
+    retry: Retry,
+    arguments: bytes,
+    kept_s: Mapping[str, float] = KEPT_S,
+) -> Terms:
     """
     The claim a call needs.
 
@@ -182,7 +191,7 @@ def terms_of(caller: TenantContext, tool: Tool, retry: Retry, arguments: bytes) 
         digest=digest,
         holder=secrets.token_hex(8),
         running_s=DAY_S,
-        kept_s=KEPT_S[retry.kind],
+        kept_s=kept_s[retry.kind],
         unknown_s=MINUTE_S if retry.kind == "correlation" else None,
     )
 

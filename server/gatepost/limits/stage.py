@@ -2,7 +2,7 @@
 
 import math
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Hashable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
@@ -10,11 +10,10 @@ import msgspec
 import structlog
 
 from gatepost.limits.levels import Levels, levels, rows_of
-from gatepost.limits.tally import Kind, Place, Tally
-from gatepost.limits.terms import ANY, Bound, Terms, bucket_of
-from gatepost.stores.allowance import Slot, Spending
+from gatepost.limits.tally import Kind, Tally
+from gatepost.limits.terms import ANY, Bound, Shape, Terms, bucket_of, shapes_of
+from gatepost.stores.allowance import PLACE_WAIT_S, Slot, Spending
 from gatepost.stores.api import Relay, StoreUnavailable
-from gatepost.stores.bucket import Terms as Wanted
 from gatepost.tools.api import Call, Failure, Offer, Outcome
 from gatepost.tools.redaction import Guard
 from gatepost.tools.runner import Next
@@ -22,6 +21,7 @@ from gatepost_authz.caller import TenantContext
 
 log = structlog.get_logger("gatepost.limits")
 
+KINDS: tuple[Kind, ...] = ("caller", "tenant", "tool")
 EXCEEDED = "Rate limit exceeded. Please try again later."
 
 
@@ -31,10 +31,11 @@ class Limits:
     in this process: all taken before anything that costs more than looking the tool up.
 
     Its caller is the principal, whatever client or token it uses: a second client must not double
-    what somebody may do. Buckets and places are taken in one step, all or none; with a *relay*
-    several processes count together, and while that does not answer each process counts for
-    itself, since nobody is better off when calls stop because they cannot be counted. Last comes
-    the process's own place, for which calls wait by turns.
+    what somebody may do. Buckets and places are taken in one step, all or none. With a *relay*
+    several processes count together; a process that is alone needs none, as the way through it
+    costs more than counting. While it does not answer each process counts for itself, since nobody
+    is better off when calls stop because they cannot be counted. Last comes the process's own
+    place, for which calls wait by turns.
 
     While a person decides, the call has no place; afterwards it takes its places whether there is
     room or not, and the next ones wait: a decision must not be lost to a limit. A call that another
@@ -58,23 +59,23 @@ class Limits:
         that, for *within_s* seconds.
         """
         self.terms = terms
-        self._caller, self._tenant = terms.caller, terms.tenant
-        self._tool = None if terms.tool == Bound() else terms.tool
-        self._tools = terms.tools
+        self._shapes = {name: shapes_of(terms, bound) for name, bound in terms.tools.items()}
+        self._usual, self._other = shapes_of(terms, terms.tool), shapes_of(terms, Bound())
         queue = self.tally.queue
         queue.most, queue.each, queue.within_s = most or ANY, each, within_s
         queue.let_in()
 
     async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
         """See `Stage`."""
-        seat = self._seat(call)
+        shapes = self._shapes.get(call.name, self._usual) if call.kind == "tool" else self._other
+        shape = shapes[1 if call.depth else 0]
         if self.relay is None:
-            denied = self.tally.take(seat.wanted, seat.places, self.monotonic())
-            if denied is not None:
-                return self._refused(call, denied[0], self._kind(seat, denied[1]))
-        elif refusal := await self._shared(self.relay, call, seat):
-            return refusal
-        if not call.depth:
+            seat = self._enter(call, shape)
+        else:
+            seat = await self._shared(self.relay, call, shape)
+        if isinstance(seat, Outcome):
+            return seat
+        if seat.queues:
             queue = self.tally.queue
             if queue.running < queue.most:
                 queue.running += 1
@@ -89,79 +90,68 @@ class Limits:
             if not seat.holds:
                 self.leave(seat)
 
-    def _seat(self, call: Call) -> "Seat":
-        """What a call takes, none of which it has yet."""
-        caller, tenant = call.caller, call.caller.tenant_id
-        wanted: list[Wanted] = []
-        places: list[Place] = []
-        bound = self._caller
-        if bound.rate:
-            principal = (tenant, caller.issuer, caller.subject_kind, caller.subject)
-            wanted.append((principal, bound.each_s, bound.room_s))
-        bound = self._tenant
-        if bound.rate:
-            wanted.append((tenant, bound.each_s, bound.room_s))
-        if not call.depth:
-            places.append((tenant, bound.most))
-        own = self._tools.get(call.name, self._tool) if call.kind == "tool" else None
-        if own is not None:
-            name = (tenant, call.name)
-            if own.rate:
-                wanted.append((name, own.each_s, own.room_s))
-            if own.most != ANY:
-                places.append((name, own.most))
-        return Seat(self, tenant, wanted, places, own, not call.depth)
+    def _enter(self, call: Call, shape: Shape) -> "Seat | Outcome":
+        """Take it, all or nothing, as this process counts; a refusal where there is too little."""
+        # On the way of every call: one pass, and nothing made that is not kept.
+        caller, tenant, running = call.caller, call.caller.tenant_id, self.tally.running
+        principal = (tenant, caller.issuer, caller.subject_kind, caller.subject)
+        names: tuple[Hashable, ...] = (principal, tenant, (tenant, call.name))
+        places: list[Hashable] = []
+        full = -1
+        for whose, most in shape.places:
+            name = names[whose]
+            places.append(name)
+            if running.get(name, 0) >= most:
+                full = whose
+        if shape.buckets:
+            wanted = []
+            for whose, each_s, room_s in shape.buckets:
+                wanted.append((names[whose], each_s, room_s))
+            wait, at = self.tally.buckets.spend_all(wanted, self.monotonic(), take=full < 0)
+            if wait > PLACE_WAIT_S or (wait and full < 0):
+                return self._refused(call, wait, KINDS[shape.buckets[at][0]])
+        if full >= 0:
+            return self._refused(call, PLACE_WAIT_S, KINDS[full])
+        for name in places:
+            running[name] = running.get(name, 0) + 1
+        return Seat(self, tenant, places, not call.depth)
 
-    async def _shared(self, relay: Relay, call: Call, seat: "Seat") -> Outcome | None:
-        """Take it where all processes count; what was refused, if it was."""
-        kinds = self._name(call, seat)
+    async def _shared(self, relay: Relay, call: Call, shape: Shape) -> "Seat | Outcome":
+        """The same where all processes count."""
+        tenant = call.caller.tenant_id
+        names = (bucket_of(call.caller), "tenant", f"tool {call.name}")
+        spendings = [Spending(names[whose], rate, burst) for whose, rate, burst in shape.rates]
+        # Places without a bound are counted here only.
+        bounded = [(whose, int(most)) for whose, most in shape.places if most != ANY]
+        slots = [Slot(names[whose], most) for whose, most in bounded]
         try:
-            denial = await relay.of(seat.tenant).spend_all(seat.spendings, seat.slots)
+            denial = await relay.of(tenant).spend_all(spendings, slots)
         except StoreUnavailable:
             log.warning("limits_counted_here", request_id=call.request_id)
-            here = self.tally.take(seat.wanted, seat.places, self.monotonic())
-            if here is not None:
-                return self._refused(call, here[0], self._kind(seat, here[1]))
-            relay.of(seat.tenant).hold(seat.slots)
-            return None
+            seat = self._enter(call, shape)
+            if isinstance(seat, Outcome):
+                return seat
+            relay.of(tenant).hold(slots)
+            seat.slots = slots
+            return seat
         if denial is not None:
-            return self._refused(call, denial.wait_s, kinds[denial.at])
-        self.tally.hold(seat.places)
-        return None
-
-    def _name(self, call: Call, seat: "Seat") -> list[Kind]:
-        """The same by the names that processes share; whose limit each of them is."""
-        named: list[tuple[Kind, str, Bound, bool]] = [
-            ("caller", bucket_of(call.caller), self._caller, False),
-            ("tenant", "tenant", self._tenant, seat.queues),
-        ]
-        if seat.tool is not None:
-            named.append(("tool", f"tool {call.name}", seat.tool, True))
-        buckets = [one for one in named if one[2].rate]
-        # Places without a bound are counted here only.
-        places = [one for one in named if one[3] and one[2].most != ANY]
-        seat.spendings = [Spending(name, of.rate, of.burst) for _, name, of, _ in buckets]
-        seat.slots = [Slot(name, int(of.most)) for _, name, of, _ in places]
-        return [one[0] for one in (*buckets, *places)]
+            at = denial.at
+            whose = (shape.buckets[at] if at < len(spendings) else bounded[at - len(spendings)])[0]
+            return self._refused(call, denial.wait_s, KINDS[whose])
+        here: tuple[Hashable, ...] = ("", tenant, (tenant, call.name))
+        places = [here[whose] for whose, _ in shape.places]
+        self.tally.hold(places)
+        return Seat(self, tenant, places, not call.depth, slots)
 
     async def _queued(self, call: Call, seat: "Seat") -> Outcome | None:
-        entered = False
         queue = self.tally.queue
+        seat.queues = False
         try:
-            entered = await queue.enter(seat.tenant, call.caller.principal_key)
+            seat.queues = await queue.enter(seat.tenant, call.caller.principal_key)
         finally:
-            if not entered:
-                self._give_back(seat)
-        return None if entered else self._refused(call, queue.within_s, "server")
-
-    def _kind(self, seat: "Seat", at: int) -> Kind:
-        """Whose limit it is, counted through what `_seat` has just put together."""
-        buckets: list[tuple[Kind, Bound]] = [("caller", self._caller), ("tenant", self._tenant)]
-        places: list[Kind] = ["tenant"] if seat.queues else []
-        if seat.tool is not None:
-            buckets.append(("tool", seat.tool))
-            places.append("tool")
-        return [*(kind for kind, of in buckets if of.rate), *places][at]
+            if not seat.queues:
+                self.leave(seat)
+        return None if seat.queues else self._refused(call, queue.within_s, "server")
 
     def _refused(self, call: Call, wait_s: float, by: Kind) -> Outcome:
         self.tally.refused(call.caller.tenant_id, by)
@@ -187,7 +177,15 @@ class Limits:
 
     def leave(self, seat: "Seat") -> None:
         """Give back all that a call has a place of."""
-        self._give_back(seat)
+        running = self.tally.running
+        for place in seat.places:
+            left = running[place] - 1
+            if left:
+                running[place] = left
+            else:
+                del running[place]
+        if seat.slots and self.relay is not None:
+            self.relay.of(seat.tenant).leave(seat.slots)
         if seat.queues:
             queue = self.tally.queue
             queue.running -= 1
@@ -197,15 +195,10 @@ class Limits:
     def come_back(self, seat: "Seat") -> None:
         """Take the same again, whether there is room or not."""
         self.tally.hold(seat.places)
-        if self.relay is not None and seat.slots:
+        if seat.slots and self.relay is not None:
             self.relay.of(seat.tenant).hold(seat.slots)
         if seat.queues:
             self.tally.queue.running += 1
-
-    def _give_back(self, seat: "Seat") -> None:
-        self.tally.leave(seat.places)
-        if self.relay is not None and seat.slots:
-            self.relay.of(seat.tenant).leave(seat.slots)
 
 
 class Seat(msgspec.Struct, gc=False):
@@ -213,14 +206,11 @@ class Seat(msgspec.Struct, gc=False):
 
     limits: Limits
     tenant: str
-    wanted: list[Wanted]
-    places: list[Place]
-    tool: Bound | None
+    places: list[Hashable]
     queues: bool
     """Whether it has a place in the process."""
-    spendings: Sequence[Spending] = ()
     slots: Sequence[Slot] = ()
-    """The same at the relay."""
+    """Its places at the relay."""
     holds: int = 0
     over: bool = False
 

@@ -83,6 +83,41 @@ def _bound(rate: float, burst: float, concurrency: int) -> Bound:
     return Bound(rate=rate, burst=burst, most=most, each_s=1 / rate, room_s=burst / rate)
 
 
+CALLER, TENANT, TOOL = range(3)
+
+
+class Shape(msgspec.Struct, frozen=True):
+    """
+    What one kind of call takes, worked out before any comes: each entry begins with whose it is
+    (`CALLER`, `TENANT` or `TOOL`).
+    """
+
+    buckets: tuple[tuple[int, float, float], ...]
+    """Each with the seconds that a call takes out of it, and those until it is full from empty."""
+    places: tuple[tuple[int, float], ...]
+    """Each with the most that there are."""
+    rates: tuple[tuple[int, float, float], ...]
+    """The same buckets with rate and burst."""
+
+
+Shapes = tuple[Shape, Shape]
+"""Of a call that a client makes, and of one that another call's tool makes."""
+
+
+def shapes_of(terms: Terms, tool: Bound) -> Shapes:
+    """What calls of a tool with this bound take."""
+    bounds = ((CALLER, terms.caller), (TENANT, terms.tenant), (TOOL, tool))
+    held = [(whose, bound) for whose, bound in bounds if bound.rate]
+    own = tuple((whose, bound.most) for whose, bound in bounds[TOOL:] if bound.most != ANY)
+    # A tenant's calls are counted although any number may run: turns depend on it.
+    outer = Shape(
+        buckets=tuple((whose, bound.each_s, bound.room_s) for whose, bound in held),
+        places=((TENANT, terms.tenant.most), *own),
+        rates=tuple((whose, bound.rate, bound.burst) for whose, bound in held),
+    )
+    return outer, msgspec.structs.replace(outer, places=own)
+
+
 def bucket_of(caller: TenantContext) -> str:
     """The bucket of a caller within its tenant; kinds and issuers cannot run into each other."""
     return f"{caller.subject_kind} {len(caller.issuer)} {caller.issuer} {caller.subject}"

@@ -83,6 +83,9 @@ class Keeper:
         self._sweeping: asyncio.Task[None] | None = None
         self._until = 0.0
 
+    def __len__(self) -> int:
+        return len(self._jobs)
+
     async def accept(
         self, call: Call, tool: Tool, errand: Errand, work: asyncio.Task[Outcome]
     ) -> TaskRecord:

@@ -13,8 +13,8 @@ is about, and whoever is shut out stays so.
 class Estate(Protocol):
     """What all tenants keep, by kind: `tasks`, `claims`, `entries` and so on."""
 
-    async def tenants(self) -> list[str]:
-        """Every tenant that keeps anything, of whatever kind; sorted."""
+    async def tenants(self, *kinds: str) -> list[str]:
+        """Every tenant that keeps anything of these kinds, or of whatever kind; sorted."""
 
     async def count(self, tenant: str) -> Mapping[str, int]:
         """How much the tenant keeps of each kind, without those of `APART` and without zeros."""

@@ -136,6 +136,8 @@ class AccessLog:
         self._write = write or write_to_stderr
         self._rows: list[Row] = []
         self._dropped = 0
+        self.dropped = 0
+        """Lines that were never written, since the start."""
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Future[None] | None = None
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="access-log")
@@ -153,6 +155,7 @@ class AccessLog:
         if self._writing is not None and not self._writing.done():
             if len(self._rows) > MOST_WAITING:
                 self._dropped += len(self._rows) - MOST_WAITING
+                self.dropped += len(self._rows) - MOST_WAITING
                 del self._rows[:-MOST_WAITING]
             self._timer = asyncio.get_running_loop().call_later(FLUSH_EVERY_S, self._flush)
             return

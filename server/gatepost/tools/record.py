@@ -11,8 +11,9 @@ from gatepost.tools.redaction import Guard
 class Recorder(Protocol):
     """Puts calls on record."""
 
-    refusing: bool
-    """Whether calls must not begin, as nothing could be said of them."""
+    @property
+    def refusing(self) -> bool:
+        """Whether calls must not begin, as nothing could be said of them."""
 
     def ended(
         self, call: Call, began: float, guards: list[Guard], ending: Failure | BaseException | None

@@ -4,7 +4,7 @@ import asyncio
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
-from typing import Any, Protocol
+from typing import Any
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -25,6 +25,7 @@ from gatepost.tools.client import (
     held,
 )
 from gatepost.tools.fit import UNENCODABLE
+from gatepost.tools.known import Known, Nothing, Secrets
 from gatepost.tools.secret import REFERENCE, literals
 
 MANY = 100
@@ -48,50 +49,6 @@ _decode = msgspec.json.decode
 _replace = msgspec.structs.replace
 
 
-class Known(Protocol):
-    """What must not be in any answer to a tenant."""
-
-    @property
-    def version(self) -> int:
-        """Another one for other values."""
-
-    @property
-    def values(self) -> Mapping[str, str]:
-        """Each secret by the name that is shown in its place."""
-
-
-class Secrets(Protocol):
-    """What this process knows of tenants' secrets; one is known before any tool has it."""
-
-    def known(self, tenant: str | None) -> Known:
-        """What is known now; None is no tenant."""
-
-    def loaded(self, tenant: str) -> Known | None:
-        """The same where that is recent; None: it must be loaded."""
-
-    async def load(self, tenant: str) -> Known:
-        """Find out; StoreUnavailable."""
-
-
-class Nothing:
-    """What there is to know where nobody keeps secrets."""
-
-    version = 0
-    values: Mapping[str, str] = {}
-
-    def known(self, tenant: str | None) -> Known:
-        """Nothing."""
-        return self
-
-    def loaded(self, tenant: str) -> Known | None:
-        """Nothing."""
-        return self
-
-    async def load(self, tenant: str) -> Known:
-        """Nothing."""
-        return self
-
-
 class Redaction:
     """
     Redactors of tenants, each made once for a state of the tenant's secrets.
@@ -105,6 +62,8 @@ class Redaction:
         self._made: dict[int, Redactor] = {}
         self._last: dict[str | None, int] = {}
         self._plain = Redactor({})
+        self.found = 0
+        """Outcomes of calls in which a secret was replaced."""
         place.join(self)
 
     def redactors(self) -> Iterable[Redactor]:
@@ -165,11 +124,13 @@ class Guard(msgspec.Struct, weakref=True):
     call: Call
     offer: Offer
     client: Client = NOBODY
-    checked: bool = False  # whether its arguments were found to be right
+    checked: bool = False
+    """Whether its arguments were found to be right."""
     over: bool = False
     """Whether the call has ended; what it left running is about nobody in particular."""
     said: dict[str, Said] = {}
-    written: list[tuple[str, str]] | None = None  # what its caller wrote itself, found out once
+    written: list[tuple[str, str]] | None = None
+    """What this call's caller wrote itself; found out once."""
     clock: Clock | None = None  # of a call within another; its client has the outer one's
     own: tuple[Redactor, Redactor] | None = None
     """The tenant's redactor, and the same with what this call's caller wrote itself."""
@@ -231,9 +192,11 @@ class Guard(msgspec.Struct, weakref=True):
 
     def outcome(self, outcome: Outcome) -> Outcome:
         """The same for one of any size; raises as `fit` where it cannot be told at all."""
-        redactor = self.now()
+        redactor, before = self.now(), outcome
         if outcome.failure is not None:
-            outcome = _replace(outcome, failure=_failure(outcome.failure, redactor))
+            failure = _failure(outcome.failure, redactor)
+            if failure is not outcome.failure:
+                outcome = _replace(outcome, failure=failure)
         content = document.cleaned(_encode(outcome.content), redactor, blocks=True)
         if content is not None:
             outcome = _replace(outcome, content=tuple(_decode(content)))
@@ -246,6 +209,7 @@ class Guard(msgspec.Struct, weakref=True):
                 structured = document.cleaned(encoded, redactor, names=names)
             if structured is not None:
                 outcome = _replace(outcome, structured=Raw(structured))
+        self.redaction.found += outcome is not before
         return outcome
 
     def _refusal(self, refused: ToolFailure) -> ToolFailure:

@@ -21,9 +21,10 @@ class MemoryEstate:
     def __init__(self, tenants: Mapping[str, Holder]) -> None:
         self._tenants = tenants
 
-    async def tenants(self) -> list[str]:
+    async def tenants(self, *kinds: str) -> list[str]:
         """See `Estate`."""
-        return sorted([name for name in self._tenants if name and await self.count(name)])
+        counts = {name: await self.count(name) for name in self._tenants if name}
+        return sorted(name for name, held in counts.items() if {*held} & {*(kinds or held)})
 
     async def count(self, tenant: str) -> dict[str, int]:
         """See `Estate`."""

@@ -11,7 +11,12 @@ BATCH = 500
 
 
 def _tenants(table: Table) -> Select[tuple[str]]:
-    return select(table.c.tenant).distinct()
+    # From each tenant to the next by the index: a plain DISTINCT would read every row.
+    tenant = table.c.tenant
+    first = select(func.min(tenant).label("tenant")).cte("known", recursive=True)
+    behind = select(func.min(tenant)).where(tenant > first.c.tenant).scalar_subquery()
+    known = first.union_all(select(behind).where(first.c.tenant.is_not(None)))
+    return select(known.c.tenant).where(known.c.tenant.is_not(None))
 
 
 def _count(table: Table) -> Select[int]:
@@ -25,7 +30,7 @@ def _clear(table: Table) -> Delete:
 
 
 _KINDS = [table for table in METADATA.sorted_tables if not table.name.startswith(APART)]
-_TENANTS = [_tenants(table) for table in METADATA.sorted_tables]
+_TENANTS = {table.name: _tenants(table) for table in METADATA.sorted_tables}
 _COUNTS = {table.name: _count(table) for table in _KINDS}
 _CLEARS = [_clear(table) for table in _KINDS]
 
@@ -38,9 +43,10 @@ class SqlEstate:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def tenants(self) -> list[str]:
+    async def tenants(self, *kinds: str) -> list[str]:
         """See `Estate`."""
-        found = {row.tenant for one in _TENANTS for row in await self._database.rows(one, {})}
+        looks = [_TENANTS[kind] for kind in kinds or _TENANTS]
+        found = {row.tenant for look in looks for row in await self._database.rows(look, {})}
         # The word of changes is kept where no tenant is.
         return sorted(found - {""})
 

@@ -1,0 +1,65 @@
+"""Counts how calls end, on their way to the record."""
+
+from time import perf_counter
+
+from gatepost.audit.entry import reason_of
+from gatepost.pledge import Pledge
+from gatepost.telemetry.metrics import Meter
+from gatepost.tools.api import Call, Failure
+from gatepost.tools.record import Recorder
+from gatepost.tools.redaction import Guard
+
+
+def _settled() -> Pledge:
+    pledge = Pledge()
+    pledge.keep()
+    return pledge
+
+
+SETTLED = _settled()
+"""Where nobody keeps records there is nothing to wait for."""
+
+
+class Counting:
+    """A Recorder that counts, before the one that keeps records; None: nobody keeps any."""
+
+    def __init__(self, meter: Meter, recorder: Recorder | None) -> None:
+        self._meter = meter
+        self._recorder = recorder
+
+    @property
+    def refusing(self) -> bool:
+        """See `Recorder`."""
+        return self._recorder is not None and self._recorder.refusing
+
+    def ended(
+        self, call: Call, began: float, guards: list[Guard], ending: Failure | BaseException | None
+    ) -> Pledge:
+        """See `Recorder`."""
+        if ending is None:
+            outcome = "success"
+        elif isinstance(ending, Failure):
+            outcome = ending.kind
+            if ending.kind == "rate_limit":
+                self._limited(ending)
+        else:
+            outcome = reason_of(ending).outcome
+            if outcome in LACKING:
+                self._meter.refused(outcome)
+        name = None if outcome == "unknown" else call.name
+        self._meter.called(call.kind, name, outcome, perf_counter() - began)
+        if call.kind == "tool":
+            self._meter.called_for(call.caller.tenant_id, outcome)
+        if self._recorder is None:
+            return SETTLED
+        return self._recorder.ended(call, began, guards, ending)
+
+    def _limited(self, failure: Failure) -> None:
+        # Without the name of a limit it is an upstream's, which the tool tells.
+        limit = getattr(failure, "limit", None)
+        if limit is not None:
+            self._meter.limited(limit)
+
+
+LACKING = frozenset({"insufficient_scope", "insufficient_authentication"})
+"""What is answered as the gate answers it."""

@@ -1,0 +1,110 @@
+"""What a call would change in a text, line by line."""
+
+from collections.abc import Iterator, Sequence
+from difflib import SequenceMatcher
+from typing import Literal
+
+import msgspec
+
+RowKind = Literal["same", "gone", "new", "gap"]
+
+MOST_LINES = 2_000
+"""Of either text, beyond what both begin and end with: comparing takes the square of it."""
+CONTEXT = 3
+
+
+class Row(msgspec.Struct, frozen=True):
+    """One line with its numbers before and after; of a gap the number of lines left out."""
+
+    kind: RowKind
+    text: str = ""
+    before: int = 0
+    after: int = 0
+    count: int = 0
+
+
+class Difference(msgspec.Struct, frozen=True, kw_only=True):
+    """The rows that differ, with some around them."""
+
+    rows: tuple[Row, ...] = ()
+    gone: int = 0
+    new: int = 0
+    too_long: bool = False
+    """There is too much of it to compare."""
+
+    @property
+    def is_none(self) -> bool:
+        """Whether the two are the same."""
+        return not (self.gone or self.new or self.too_long)
+
+
+def difference(before: str, after: str, *, context: int = CONTEXT) -> Difference:
+    """
+    What makes *after* of *before*; pure, and fit for a thread.
+
+    Only a line feed ends a line: whatever reads the file may take no other sign for one, and a
+    line that only looks like two would hide what it does.
+    """
+    old, new = before.split("\n"), after.split("\n")
+    head = _shared(old, new)
+    tail = _shared(old[head:][::-1], new[head:][::-1])
+    changed_old, changed_new = old[head : len(old) - tail], new[head : len(new) - tail]
+    if max(len(changed_old), len(changed_new)) > MOST_LINES:
+        return Difference(too_long=True)
+    rows = list(_rows(changed_old, changed_new, head))
+    return Difference(
+        rows=tuple(_folded([*_same(old, 0, 0, head), *rows, *_tail(old, new, tail)], context)),
+        gone=sum(1 for row in rows if row.kind == "gone"),
+        new=sum(1 for row in rows if row.kind == "new"),
+    )
+
+
+def _shared(one: Sequence[str], other: Sequence[str]) -> int:
+    count = 0
+    for left, right in zip(one, other, strict=False):
+        if left != right:
+            break
+        count += 1
+    return count
+
+
+def _same(lines: Sequence[str], before: int, after: int, count: int) -> Iterator[Row]:
+    for at in range(count):
+        yield Row("same", lines[before + at], before + at + 1, after + at + 1)
+
+
+def _tail(old: Sequence[str], new: Sequence[str], count: int) -> Iterator[Row]:
+    return _same(old, len(old) - count, len(new) - count, count)
+
+
+def _rows(old: Sequence[str], new: Sequence[str], offset: int) -> Iterator[Row]:
+    for tag, a, b, c, d in SequenceMatcher(None, old, new).get_opcodes():
+        if tag == "equal":
+            for at in range(b - a):
+                yield Row("same", old[a + at], offset + a + at + 1, offset + c + at + 1)
+            continue
+        for at in range(a, b):
+            yield Row("gone", old[at], before=offset + at + 1)
+        for at in range(c, d):
+            yield Row("new", new[at], after=offset + at + 1)
+
+
+def _folded(rows: Sequence[Row], context: int) -> Iterator[Row]:
+    """Long runs of what stays become a gap; one line is not worth one."""
+    near = [False] * len(rows)
+    for at, row in enumerate(rows):
+        if row.kind != "same":
+            first, last = max(at - context, 0), min(at + context + 1, len(rows))
+            near[first:last] = [True] * (last - first)
+    at = 0
+    while at < len(rows):
+        end = at
+        while end < len(rows) and not near[end]:
+            end += 1
+        if end - at > 1:
+            yield Row("gap", count=end - at)
+        elif end > at:
+            yield rows[at]
+        if end < len(rows):
+            yield rows[end]
+        at = end + 1

@@ -1,0 +1,81 @@
+"""Text of strangers as it can be shown: what is invisible, or reorders a line, as an escape."""
+
+import re
+import unicodedata
+from typing import Literal
+
+import msgspec
+
+PieceKind = Literal["plain", "escape", "secret"]
+
+_UNUSUAL = re.compile(r"\[REDACTED:[^\[\]\n]{1,128}\]|[^\x20-\x7e\n\t]")
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+"""Printable by their category, and nothing to see."""
+_SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
+"""Variation selectors: they carry bytes that a model reads and nobody sees."""
+_SHORT = {"\r": "\\r", "\0": "\\0", "\x1b": "\\e", "\x07": "\\a", "\x08": "\\b"}
+
+
+class Piece(msgspec.Struct, frozen=True):
+    """A part of a text; *title* says what an escape stands for."""
+
+    text: str
+    kind: PieceKind = "plain"
+    title: str = ""
+
+
+def pieces(text: str) -> list[Piece]:
+    """
+    The text in pieces that show all there is in it.
+
+    Bidirectional marks would let a command read other than it runs ("Trojan Source",
+    CVE-2021-42574), and tag characters carry instructions to a model past the person who approves.
+    """
+    found: list[Piece] = []
+    plain_from = 0
+    for match in _UNUSUAL.finditer(text):
+        piece = _piece(match.group())
+        if piece is None:
+            continue
+        if match.start() > plain_from:
+            found.append(Piece(text[plain_from : match.start()]))
+        found.append(piece)
+        plain_from = match.end()
+    if plain_from < len(text):
+        found.append(Piece(text[plain_from:]))
+    return found
+
+
+def shown(text: str) -> str:
+    """The same as one plain text, for titles and other places that take no markup."""
+    return "".join(piece.text for piece in pieces(text))
+
+
+def oneline(text: str, most: int = 160) -> str:
+    """The beginning of a text on one line."""
+    head = text[: most + 1].replace("\n", " ↵ ").replace("\t", " ")
+    return head[:most] + "…" if len(text) > most else head
+
+
+def hidden(text: str) -> int:
+    """How many characters of the text are shown as escapes."""
+    return sum(1 for piece in pieces(text) if piece.kind == "escape")
+
+
+def _piece(found: str) -> Piece | None:
+    if len(found) > 1:
+        return Piece(found, "secret", "A secret stands here; it is not shown to anybody.")
+    if found.isprintable() and found not in _BLANK and not _selects(found):
+        return None
+    code = ord(found)
+    form = f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
+    name = unicodedata.name(found, "") or _category(found)
+    return Piece(_SHORT.get(found, form), "escape", f"U+{code:04X} {name}".strip())
+
+
+def _selects(one: str) -> bool:
+    return any(ord(one) in block for block in _SELECTORS)
+
+
+def _category(one: str) -> str:
+    return "control character" if unicodedata.category(one) == "Cc" else "unassigned character"

@@ -1,0 +1,239 @@
+"""A form to edit a call's arguments: one field for each, and what was filled in as JSON values."""
+
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any, Literal
+
+import msgspec
+
+from gatepost.dashboard.glyph import hidden
+from gatepost.dashboard.reading import Number, compact, decoded, laid_out
+
+FieldKind = Literal["line", "text", "number", "choice", "json", "locked"]
+
+PREFIX = "argument."
+OMIT = "omit."
+MOST_FIELDS = 100
+REDACTED = re.compile(r"\[REDACTED:[^\[\]\n]{1,128}\]")
+_NUMBER = re.compile(r"-?(?:0|[1-9][0-9]*)(?:\.[0-9]+)?(?:[eE][+-]?[0-9]+)?")
+_INTEGER = re.compile(r"-?(?:0|[1-9][0-9]*)")
+
+
+class Field(msgspec.Struct, frozen=True, kw_only=True):
+    """One argument: what the form shows of it, and what the schema says."""
+
+    name: str
+    kind: FieldKind
+    text: str = ""
+    """What stands in the field."""
+    given: bool = True
+    """Whether the call has this argument."""
+    required: bool = False
+    description: str = ""
+    type: str = ""
+    choices: tuple[str, ...] = ()
+    mistake: str = ""
+    omitted: bool = False
+    """Whether it is to be left out."""
+    rows: int = 4
+
+    @property
+    def key(self) -> str:
+        """Its name in the form."""
+        return PREFIX + self.name
+
+    @property
+    def id(self) -> str:
+        """Its name in the page, of letters only a page can have."""
+        return "a-" + self.name.encode().hex()
+
+
+class Filled(msgspec.Struct, frozen=True, kw_only=True):
+    """What came of a form: the arguments that change, those that go, and what cannot be read."""
+
+    changed: Mapping[str, Any]
+    removed: frozenset[str]
+    fields: tuple[Field, ...]
+
+    @property
+    def mistakes(self) -> bool:
+        """Whether a field cannot be read."""
+        return any(field.mistake for field in self.fields)
+
+    def encoded(self, shown: bytes) -> bytes:
+        """The arguments *shown* (a JSON object) with the changes, everything else as it is."""
+        members = msgspec.json.decode(shown, type=dict[str, msgspec.Raw])
+        for name in self.removed:
+            members.pop(name, None)
+        changed = {
+            name: msgspec.Raw(msgspec.json.encode(one)) for name, one in self.changed.items()
+        }
+        return msgspec.json.encode(members | changed)
+
+
+def fields_of(shown: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Field]:
+    """
+    The fields for arguments as they are shown (secrets redacted), by their tool's schema.
+
+    First what the call has, in its own order, then what it could have. Values that hold something
+    redacted are locked: whoever edits must not put the mark in the place of the secret.
+    """
+    properties = schema.get("properties")
+    known: Mapping[str, Any] = properties if isinstance(properties, Mapping) else {}
+    needed = schema.get("required")
+    required = frozenset(needed) if isinstance(needed, list) else frozenset[str]()
+    names = [*shown, *(name for name in known if name not in shown)]
+    return [
+        _field(name, shown, _resolved(known.get(name), schema), name in required)
+        for name in names[:MOST_FIELDS]
+    ]
+
+
+def filled(fields: Sequence[Field], form: Mapping[str, str]) -> Filled:
+    """The form as it came back; a field that is not in it stays as it was."""
+    changed: dict[str, Any] = {}
+    removed: set[str] = set()
+    after: list[Field] = []
+    for field in fields:
+        text = form.get(field.key)
+        if field.kind == "locked" or text is None:
+            after.append(field)
+            continue
+        text = text.replace("\r\n", "\n")
+        omitted = field.given and not field.required and OMIT + field.name in form
+        now = msgspec.structs.replace(field, text=text, omitted=omitted)
+        if omitted:
+            removed.add(field.name)
+        elif text != field.text:
+            try:
+                changed[field.name] = _value(field, text)
+            except ValueError as mistake:
+                now = msgspec.structs.replace(now, mistake=str(mistake))
+        after.append(now)
+    return Filled(changed=changed, removed=frozenset(removed), fields=tuple(after))
+
+
+def with_mistake(fields: Sequence[Field], name: str, sentence: str) -> tuple[Field, ...]:
+    """The same fields, the one of that name with what is wrong with it."""
+    return tuple(
+        msgspec.structs.replace(field, mistake=sentence) if field.name == name else field
+        for field in fields
+    )
+
+
+def plain(value: Any) -> Any:
+    """A decoded value with ordinary numbers."""
+    if isinstance(value, Number):
+        return int(value) if _INTEGER.fullmatch(value) else float(value)
+    if isinstance(value, Mapping):
+        return {name: plain(inner) for name, inner in value.items()}
+    if isinstance(value, list):
+        return [plain(inner) for inner in value]
+    return value
+
+
+def _field(name: str, shown: Mapping[str, Any], schema: Mapping[str, Any], required: bool) -> Field:
+    given = name in shown
+    value = shown.get(name)
+    description = schema.get("description")
+    common: dict[str, Any] = {
+        "name": name,
+        "given": given,
+        "required": required,
+        "description": description if isinstance(description, str) else "",
+        "type": _type(schema),
+    }
+    if given and REDACTED.search(compact(value)):
+        return Field(kind="locked", text=_text(value), **common)
+    choices = _choices(schema)
+    if choices and (not given or compact(value) in choices):
+        return Field(kind="choice", choices=choices, text=compact(value) if given else "", **common)
+    kind = _kind(value if given else None, given, schema)
+    text = ""
+    if given:
+        text = laid_out(value) if kind in {"json", "number"} else str(value)
+    return Field(kind=kind, text=text, rows=min(max(text.count("\n") + 2, 3), 18), **common)
+
+
+def _kind(value: Any, given: bool, schema: Mapping[str, Any]) -> FieldKind:
+    types = schema.get("type")
+    if isinstance(value, str) and types in {"string", None}:
+        # A browser sends every line break as CR LF: what has others is edited as JSON.
+        if hidden(value):
+            return "json"
+        return "text" if "\n" in value or len(value) > 80 else "line"
+    if types in {"integer", "number"} and (not given or isinstance(value, Number)):
+        return "number"
+    if types == "string" and not given:
+        return "text"
+    return "json"
+
+
+def _value(field: Field, text: str) -> Any:
+    """What was typed into a field; ValueError is a sentence."""
+    if field.kind in {"line", "text"}:
+        return text
+    stripped = text.strip()
+    if field.kind == "choice":
+        if stripped not in field.choices:
+            raise ValueError("Choose one of the values.")
+    elif field.kind == "number":
+        form = _INTEGER if field.type == "integer" else _NUMBER
+        if not form.fullmatch(stripped):
+            word = "a whole number" if field.type == "integer" else "a number"
+            raise ValueError(f"This must be {word}, such as 42.")
+    try:
+        return plain(decoded(stripped.encode()))
+    except ValueError as error:
+        raise ValueError(f"This is no valid JSON: {_where(error)}.") from None
+
+
+def _where(error: ValueError) -> str:
+    line, column = getattr(error, "lineno", 0), getattr(error, "colno", 0)
+    said = getattr(error, "msg", str(error))
+    return f"{said} (line {line}, column {column})" if line else said
+
+
+def _choices(schema: Mapping[str, Any]) -> tuple[str, ...]:
+    if schema.get("type") == "boolean":
+        return ("true", "false")
+    values = schema.get("enum")
+    if not isinstance(values, list) or not all(isinstance(v, str | int | float) for v in values):
+        return ()
+    return tuple(compact(value) for value in values)
+
+
+def _type(schema: Mapping[str, Any]) -> str:
+    kind = schema.get("type")
+    if isinstance(kind, str):
+        return kind
+    if isinstance(kind, list):
+        return " or ".join(one for one in kind if isinstance(one, str))
+    return ""
+
+
+def _text(value: Any) -> str:
+    return value if isinstance(value, str) else laid_out(value)
+
+
+def _resolved(schema: Any, root: Mapping[str, Any]) -> Mapping[str, Any]:
+    """A property's schema, or what its reference within the same document leads to."""
+    if not isinstance(schema, Mapping):
+        return {}
+    several = schema.get("anyOf")
+    if isinstance(several, list):
+        # `str | None` as pydantic writes it: what is not given is left out, never null.
+        others = [one for one in several if one != {"type": "null"}]
+        if len(others) == 1 and isinstance(others[0], Mapping):
+            return {
+                **_resolved(others[0], root),
+                **{k: v for k, v in schema.items() if k != "anyOf"},
+            }
+    reference = schema.get("$ref")
+    if not isinstance(reference, str) or not reference.startswith("#/"):
+        return schema
+    target: Any = root
+    for part in reference[2:].split("/"):
+        step = part.replace("~1", "/").replace("~0", "~")
+        target = target.get(step) if isinstance(target, Mapping) else None
+    return target if isinstance(target, Mapping) else {}

@@ -1,0 +1,95 @@
+"use strict";
+/*
+ * What changes on a page without anybody's doing: times, the title, and word of what is new.
+ * All text goes in as text, never as markup.
+ */
+(() => {
+  const skew = () => {
+    const served = Number(document.documentElement.dataset.now);
+    return served ? served * 1000 - started : 0;
+  };
+  const started = Date.now();
+
+  const span = (seconds) => {
+    const whole = Math.floor(seconds);
+    if (whole <= 0) return "time is up";
+    if (whole < 3600) return `${Math.floor(whole / 60)}:${String(whole % 60).padStart(2, "0")}`;
+    if (whole < 48 * 3600) {
+      return `${Math.floor(whole / 3600)} h ${String(Math.floor((whole % 3600) / 60)).padStart(2, "0")} min`;
+    }
+    return `${Math.floor(whole / 86400)} days`;
+  };
+
+  const ago = (seconds) => {
+    const whole = Math.floor(seconds);
+    if (whole < 10) return "just now";
+    if (whole < 60) return `${whole} s ago`;
+    if (whole < 3600) return `${Math.floor(whole / 60)} min ago`;
+    if (whole < 48 * 3600) return `${Math.floor(whole / 3600)} h ago`;
+    return `${Math.floor(whole / 86400)} days ago`;
+  };
+
+  const tell = (element, text) => {
+    if (element.textContent !== text) element.textContent = text;
+  };
+
+  const tick = () => {
+    const now = (Date.now() + skew()) / 1000;
+    for (const element of document.querySelectorAll("time[data-until]")) {
+      const left = Number(element.dataset.until) - now;
+      tell(element, span(left));
+      element.classList.toggle("soon", left < 60);
+    }
+    for (const element of document.querySelectorAll("time[data-since]")) {
+      tell(element, ago(now - Number(element.dataset.since)));
+    }
+  };
+
+  /* The inbox: its count in the title, and who is new in a live region. */
+  const known = () =>
+    new Map([...document.querySelectorAll("#inbox .request")].map((one) => [one.id, one.dataset.name]));
+  let before = known();
+
+  const counted = () => {
+    const inbox = document.getElementById("inbox");
+    if (!inbox) return;
+    const now = known();
+    document.title = document.title.replace(/^(\(\d+\) )?/, now.size ? `(${now.size}) ` : "");
+    const fresh = [...now].filter(([id]) => !before.has(id));
+    const news = document.getElementById("news");
+    for (const [id] of fresh) document.getElementById(id).classList.add("fresh");
+    if (fresh.length) news.textContent = `New: ${fresh.map(([, name]) => name).join(", ")}. ${now.size} waiting.`;
+    else if (now.size < before.size) news.textContent = now.size ? `${now.size} waiting.` : "Nothing waits.";
+    before = now;
+  };
+
+  /* Somebody else was faster: what cannot be decided any more cannot be sent. */
+  const closed = () => {
+    if (!document.querySelector("#news [data-over]")) return;
+    for (const form of document.querySelectorAll("form[data-decision]")) {
+      for (const button of form.querySelectorAll("button")) button.disabled = true;
+    }
+  };
+
+  const connected = (open) => {
+    const sign = document.getElementById("connection");
+    if (sign) sign.hidden = open;
+  };
+
+  document.addEventListener("htmx:sseOpen", () => connected(true));
+  document.addEventListener("htmx:sseError", () => connected(false));
+  /* Whatever is focused stays so when the list around it is drawn anew. */
+  let focused = "";
+  document.addEventListener("htmx:sseBeforeMessage", () => {
+    const link = document.activeElement?.closest?.("#inbox .request");
+    focused = link ? link.id : "";
+  });
+  document.addEventListener("htmx:sseMessage", () => {
+    if (focused) document.getElementById(focused)?.querySelector("a")?.focus();
+    counted();
+    closed();
+    tick();
+  });
+  setInterval(tick, 1000);
+  tick();
+})();

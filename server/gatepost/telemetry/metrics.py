@@ -1,0 +1,189 @@
+"""Counting: what the request path pays is a look into a dictionary and an addition."""
+
+import os
+from bisect import bisect_left
+from collections.abc import Iterable
+
+from gatepost.telemetry.cells import AT, Board, Cells, Names
+from gatepost.telemetry.family import (
+    CALL_BOUNDS,
+    DECIDED,
+    FAMILIES,
+    LIMITED,
+    MOST_TENANTS,
+    OTHER,
+    OTHER_CALLS,
+    OUTCOMES,
+    REASONS,
+    REFUSALS,
+    REQUEST_BOUNDS,
+    REQUEST_SECONDS,
+    REQUESTS,
+    ROUTES,
+    STARTED,
+    STATUSES,
+    TENANT_CALLS,
+    TOOL_CALLS,
+    TOOL_SECONDS,
+    TOOLS,
+    WORKERS,
+    Closed,
+    Family,
+    Open,
+)
+
+NANOSECONDS = 1_000_000_000
+UNKNOWN_AT, OTHER_AT = 0, 1
+"""The numbers of an open label's values that are no names."""
+
+
+def _numbers(values: Iterable[str]) -> dict[str, int]:
+    return {value: number for number, value in enumerate(values)}
+
+
+_OUTCOME, _REASON, _ROUTE = _numbers(OUTCOMES), _numbers(REASONS), _numbers(ROUTES)
+_OTHER_OUTCOME, _OTHER_REASON = _OUTCOME[OTHER], _REASON[OTHER]
+_OUTCOMES, _STATUSES, _NO_STATUS = len(OUTCOMES), len(STATUSES), len(STATUSES) - 1
+_KIND = {
+    kind: AT[OTHER_CALLS.name] + number * _OUTCOMES
+    for axis in OTHER_CALLS.axes[:1]
+    if isinstance(axis, Closed)
+    for number, kind in enumerate(axis.values)
+}
+_TENANTS = Open("tenant", MOST_TENANTS)
+_CALLS, _CALL_SECONDS = AT[TOOL_CALLS.name], AT[TOOL_SECONDS.name]
+_TENANT_CALLS = AT[TENANT_CALLS.name]
+_CALL_WIDTH, _CALL_SUM = TOOL_SECONDS.width, len(CALL_BOUNDS) + 1
+_REQUESTS, _REQUEST_SECONDS = AT[REQUESTS.name], AT[REQUEST_SECONDS.name]
+_REQUEST_WIDTH, _REQUEST_SUM = REQUEST_SECONDS.width, len(REQUEST_BOUNDS) + 1
+_REFUSALS = AT[REFUSALS.name]
+
+
+class Meter:
+    """
+    Counts for one process, on its event loop.
+
+    Labels come from closed lists or from the configuration, never from what a client sends: what
+    is not in them counts as `unknown` or `other`.
+    """
+
+    def __init__(self, cells: Cells) -> None:
+        self._cells = cells
+        self._tools = Names(cells, TOOLS)
+        self._tenants = Names(cells, _TENANTS)
+        self._tool_at = self._tools.places
+        self._tenant_at: dict[str, int] | None = None
+
+    @classmethod
+    def alone(cls) -> "Meter":
+        """One that shares its numbers with nobody."""
+        return cls(Board().slot(0))
+
+    def begin(self, *, now: float) -> None:
+        """Take the place over: counters go on, gauges begin anew; *now* since the epoch."""
+        for family in FAMILIES:
+            if family.kind == "gauge":
+                start = AT[family.name]
+                self._cells[start : start + family.size] = memoryview(bytes(8 * family.size)).cast(
+                    "Q"
+                )
+        self.put(WORKERS, 1)
+        self.put(STARTED, now)
+        self._cells[0] = os.getpid()
+
+    def know(self, tools: Iterable[str], tenants: Iterable[str] | None) -> None:
+        """The names that may be labels from now on; *tenants* None: calls are not told by them."""
+        self._tools.learn(sorted(tools))
+        self._tenant_at = None
+        if tenants is not None:
+            named = sorted(tenants)
+            self._tenants.learn(named)
+            known = self._tenants.places
+            self._tenant_at = {name: known[name] for name in named if name in known}
+
+    def called(self, kind: str, name: str | None, outcome: str, seconds: float) -> None:
+        """
+        One call ended so, after *seconds*.
+
+        *kind* as in `Call.kind`, *name* the tool's own, or None where there is none of that name;
+        *outcome* is "success", a failure's kind, or another of OUTCOMES.
+        """
+        cells = self._cells
+        ended = _OUTCOME.get(outcome, _OTHER_OUTCOME)
+        if kind != "tool":
+            cells[_KIND[kind] + ended] += 1
+            return
+        tool = UNKNOWN_AT if name is None else self._tool_at.get(name, OTHER_AT)
+        cells[_CALLS + tool * _OUTCOMES + ended] += 1
+        at = _CALL_SECONDS + tool * _CALL_WIDTH
+        cells[at + bisect_left(CALL_BOUNDS, seconds)] += 1
+        cells[at + _CALL_SUM] += int(seconds * NANOSECONDS)
+
+    def called_for(self, tenant: str, outcome: str) -> None:
+        """One call of a tool by this tenant ended so; counts only where tenants are told."""
+        if self._tenant_at is not None:
+            at = self._tenant_at.get(tenant, OTHER_AT) * _OUTCOMES
+            self._cells[_TENANT_CALLS + at + _OUTCOME.get(outcome, _OTHER_OUTCOME)] += 1
+
+    def answered(self, route: str, status: int, seconds: float) -> None:
+        """One HTTP request was answered; *route* of ROUTES, status 0 where nobody was left."""
+        cells, number = self._cells, _ROUTE[route]
+        kind = status // 100 - 2 if 200 <= status < 600 else _NO_STATUS
+        cells[_REQUESTS + number * _STATUSES + kind] += 1
+        at = _REQUEST_SECONDS + number * _REQUEST_WIDTH
+        cells[at + bisect_left(REQUEST_BOUNDS, seconds)] += 1
+        cells[at + _REQUEST_SUM] += int(seconds * NANOSECONDS)
+
+    def refused(self, reason: str) -> None:
+        """A request was refused; *reason* of REASONS."""
+        self._cells[_REFUSALS + _REASON.get(reason, _OTHER_REASON)] += 1
+
+    def limited(self, limit: str) -> None:
+        """A call was refused by that limit (`caller`, `tenant`, `tool`, `concurrency`, …)."""
+        self.add(LIMITED, 1, limit)
+
+    def decided(self, result: str) -> None:
+        """An approval request came to an end here: `approved`, `rejected`, `expired`, …"""
+        self.add(DECIDED, 1, result)
+
+    def add(self, family: Family, amount: float, *values: str) -> None:
+        """Raise a counter or a gauge; seconds where the family counts them."""
+        self._cells[_at(family, values)] += _written(family, amount)
+
+    def put(self, family: Family, amount: float, *values: str) -> None:
+        """Set a gauge."""
+        self._cells[_at(family, values)] = max(_written(family, amount), 0)
+
+    def observe(self, family: Family, seconds: float, *values: str) -> None:
+        """Put one observation into a histogram."""
+        at = _at(family, values)
+        self._cells[at + bisect_left(family.bounds, seconds)] += 1
+        self._cells[at + len(family.bounds) + 1] += max(int(seconds * NANOSECONDS), 0)
+
+
+def _at(family: Family, values: tuple[str, ...]) -> int:
+    """The first cell of a family of closed labels with these values."""
+    number = 0
+    for axis, value in zip(family.axes, values, strict=True):
+        if not isinstance(axis, Closed):
+            raise TypeError(f"{family.name} has names for labels")
+        known = axis.values
+        number = number * axis.size + (known.index(value if value in known else OTHER))
+    return AT[family.name] + number * family.width
+
+
+def _written(family: Family, amount: float) -> int:
+    return int(amount * NANOSECONDS) if family.in_seconds else int(amount)
+
+
+class Growth:
+    """A number that somebody else counts, from which a counter is to grow."""
+
+    def __init__(self, before: float = 0) -> None:
+        self._before = before
+
+    def since(self, now: float) -> float:
+        """How much it has grown since the last time; one that begins anew has grown from 0."""
+        grown = now - self._before if now >= self._before else now
+        self._before = now
+        return grown

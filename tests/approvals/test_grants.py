@@ -1,0 +1,166 @@
+"""Calls that are approved before they are made."""
+
+import asyncio
+from typing import Any
+
+import pytest
+
+from gatepost.approvals.request import GrantTerms, Operator, Undecidable
+from tests.approvals.bureau import ACME, ALICE, BOB, Bureau, Replica, kind, said
+from tests.support.mcp import a_caller
+
+DAY = 86_400.0
+
+
+async def granted(replica: Replica, call: dict[str, Any], **terms: Any) -> None:
+    """Ask for that call, and let it be approved with a grant."""
+    request = await replica.asked(**call)
+    await replica.desk.approve(ACME, request.id, BOB, grant=GrantTerms(**terms))
+
+
+@pytest.mark.requirement("A7")
+async def test_so_many_calls_pass_without_being_asked_about() -> None:
+    """The approved one does not count, and after the last one a person is asked again."""
+    bureau = Bureau(require=["act"])
+    replica, other = bureau.replica(), bureau.replica()
+    await granted(replica, {"what": "a"}, uses=2)
+
+    passed = [said(await other.call(what="a")) for _ in range(2)]
+    assert passed == ["a 0 1", "a 0 2"]
+    assert said(await replica.call(what="a")) == "a 0 3"  # by the approval itself
+    assert kind(await replica.call(what="a")) == "approval_pending"
+
+
+async def test_of_many_at_once_no_more_pass_than_were_granted() -> None:
+    """At several replicas."""
+    bureau = Bureau(require=["act"])
+    replicas = [bureau.replica() for _ in range(3)]
+    await granted(replicas[0], {"what": "b"}, uses=4, when="arguments.what == 'a'")
+
+    outcomes = await asyncio.gather(*(replicas[at % 3].call(what="a") for at in range(12)))
+
+    assert [kind(one) for one in outcomes].count("") == 4
+    assert bureau.effects["a"] == 4
+
+
+async def test_a_grant_ends_with_its_time() -> None:
+    """To the second; without one it lasts a day."""
+    bureau = Bureau(require=["act"])
+    replica = bureau.replica()
+    now = bureau.clock.now
+    await granted(replica, {"what": "a"}, until=now + 100)
+    await granted(replica, {"what": "b"}, uses=99)
+    [one, other] = await replica.desk.grants(ACME)
+    assert (one.until, other.until) == (now + 100, now + DAY)
+
+    bureau.clock.now += 99
+    assert kind(await replica.call(what="a")) == ""
+    bureau.clock.now += 1
+    assert kind(await replica.call(what="a")) == ""  # the approval itself, until it expires
+    bureau.clock.now += 300
+    assert kind(await replica.call(what="a")) == "approval_pending"
+
+
+COVERED = {
+    "the same arguments": ({}, {"what": "a", "amount": 5}, True),
+    "other arguments": ({}, {"what": "a", "amount": 6}, False),
+    "a condition that holds": ({"when": "arguments.amount < 10"}, {"amount": 9}, True),
+    "a condition that does not": ({"when": "arguments.amount < 10"}, {"amount": 10}, False),
+    "a condition without a value": ({"when": "arguments.amount < 10"}, {"what": "x"}, False),
+    "a condition that is no yes or no": ({"when": "arguments.amount"}, {"amount": 1}, False),
+    "another tool": ({"when": "true"}, {"tool": "put", "amount": 1}, False),
+    "another caller": ({"when": "true"}, {"caller": a_caller(subject="eve")}, False),
+    "another client": ({"when": "true"}, {"caller": a_caller(client_id="other")}, False),
+    "another issuer's": ({"when": "true"}, {"caller": a_caller(issuer="https://o")}, False),
+}
+
+
+@pytest.mark.parametrize(("terms", "call", "passes"), COVERED.values(), ids=COVERED)
+async def test_what_a_grant_covers(
+    terms: dict[str, Any], call: dict[str, Any], passes: bool
+) -> None:
+    """This caller, this client, this tool, these arguments or the pattern: nothing else."""
+    bureau = Bureau(require=["*"])
+    replica = bureau.replica()
+    await granted(replica, {"what": "a", "amount": 5}, uses=1, **terms)
+
+    outcome = await replica.call(**call)
+
+    assert kind(outcome) == ("" if passes else "approval_pending")
+
+
+async def test_a_grant_of_another_policy_is_none() -> None:
+    """Somebody found since that this tool needs more."""
+    bureau = Bureau(require=["act"])
+    await granted(bureau.replica(), {"what": "a"}, uses=9)
+    stricter = {"require": ["act"], "rules": [{"tools": ["act"], "approvals": 2}]}
+    after = Bureau(records=bureau.records, **stricter)
+
+    assert kind(await after.replica().call(what="a")) == "approval_pending"
+
+
+async def test_a_revoked_grant_is_over() -> None:
+    """At every replica, with the next call."""
+    bureau = Bureau(require=["act"])
+    replica, other = bureau.replica(), bureau.replica()
+    await granted(replica, {"what": "b"}, uses=9, when="true")
+    assert kind(await other.call(what="a")) == ""
+    [grant] = await other.desk.grants(ACME)
+    assert (grant.left, grant.caller.subject, grant.by.subject) == (8, "alice", "bob")
+
+    with pytest.raises(Undecidable):
+        await replica.desk.revoke_grant(ACME, grant.id, a_caller(tenant_id="globex"))
+    assert await replica.desk.revoke_grant(ACME, grant.id, Operator("root"))
+    assert not await replica.desk.revoke_grant(ACME, grant.id, Operator("root"))
+
+    assert kind(await other.call(what="a")) == "approval_pending"
+    assert [one.what for one in bureau.told if one.grant is not None] == [
+        "granted",
+        "grant_used",
+        "grant_revoked",
+    ]
+
+
+REFUSED = {
+    "no end": ({}, "Say until when"),
+    "a past end": ({"until": 1.0}, "within 30 days"),
+    "an end too far away": ({"until": 4e9}, "within 30 days"),
+    "no calls": ({"uses": 0}, "1 to"),
+    "no condition": ({"uses": 1, "when": "arguments."}, "condition cannot be used"),
+}
+
+
+@pytest.mark.parametrize(("terms", "why"), REFUSED.values(), ids=REFUSED)
+async def test_terms_that_cannot_be_given(terms: dict[str, Any], why: str) -> None:
+    """Nothing is approved then, either."""
+    bureau = Bureau(require=["act"])
+    replica = bureau.replica()
+
+    with pytest.raises(Undecidable, match=why):
+        await granted(replica, {"what": "a"}, **terms)
+    assert len(await replica.desk.waiting(ACME)) == 1
+    assert await replica.desk.grants(ACME) == []
+
+
+async def test_what_two_people_decide_is_not_granted() -> None:
+    """Nor is a call that was changed: it was one call's change."""
+    bureau = Bureau(rules=[{"tools": ["act"], "approvals": 2}], require=["put"])
+    replica = bureau.replica()
+    with pytest.raises(Undecidable, match="Two people"):
+        await granted(replica, {"what": "a"}, uses=1)
+    request = await replica.asked("put", what="a")
+    with pytest.raises(Undecidable, match="Edited"):
+        await replica.desk.approve(
+            ACME, request.id, BOB, edited=b'{"what":"b"}', grant=GrantTerms(uses=1)
+        )
+
+
+async def test_a_grant_does_not_outlive_a_cut_off() -> None:
+    """Whoever may not call any more may not call with a grant."""
+    out: set[str] = set()
+    bureau = Bureau(require=["act"], cut=lambda caller: caller.subject in out)
+    replica = bureau.replica()
+    await granted(replica, {"what": "b"}, uses=9, when="true")
+    out.add(ALICE.subject)
+
+    assert kind(await replica.call(what="a")) == "denied"

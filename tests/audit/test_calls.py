@@ -1,0 +1,190 @@
+"""What is on record of calls that come through the front door."""
+
+import asyncio
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.audit.trail import Record, read
+from gatepost.stores.backends import open_records
+from tests.audit import toolset
+from tests.rest.octopus import Octopus
+from tests.support.idp import Idp
+from tests.tenancy.house import House, house, issuer
+
+TOOLSET = str(Path(toolset.__file__))
+PASSWORD = "correct-horse-battery-staple"
+
+
+class Desk:
+    """A server and what is on its record; each test has a tenant of its own."""
+
+    def __init__(self, site: House, url: str) -> None:
+        self.site, self.url = site, url
+
+    def records(self, tenant: str) -> list[Record]:
+        """All of a tenant's, read by somebody else than the server."""
+
+        async def work() -> list[Record]:
+            records = await open_records(self.url)
+            found = await records.of(tenant).trail.rows(0, 1000)
+            await records.aclose()
+            return [read(row) for row in found]
+
+        return asyncio.run(work())
+
+
+@pytest.fixture(scope="module")
+def desk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    folder = tmp_path_factory.mktemp("audit")
+    url = f"sqlite:///{folder}/records.db"
+    settings: dict[str, Any] = {
+        "storage": {"database": url},
+        "tools": {"load": [TOOLSET]},
+        "tenancy": {"create_on_first_use": True},
+        "scopes": {"obtainable": ["files:write"]},
+        "audit": {"max_argument_bytes": 200},
+    }
+    with Idp() as idp, house(idp, [issuer(idp)], **settings) as site:
+        yield Desk(site, url)
+
+
+Ask = Callable[[House, str], object]
+
+ENDINGS: dict[str, tuple[Ask, dict[str, Any]]] = {
+    # what is asked, and what its record says
+    "success": (
+        lambda site, token: site.door.call(token, "write", {"text": "hello"}),
+        {"kind": "call", "tool": "write", "outcome": "success", "arguments": '{"text": "hello"}'},
+    ),
+    "reading": (
+        lambda site, token: site.door.call(token, "look"),
+        {"kind": "call", "tool": "look", "outcome": "success"},
+    ),
+    "failure": (
+        lambda site, token: site.door.call(token, "refuse", {"why": "rain"}),
+        {"kind": "call", "tool": "refuse", "outcome": "denied", "reason": "Not today: rain"},
+    ),
+    "crash": (
+        lambda site, token: site.door.call(token, "crash"),
+        {"kind": "call", "tool": "crash", "outcome": "internal"},
+    ),
+    "timeout": (
+        lambda site, token: site.door.call(token, "linger"),
+        {"kind": "call", "tool": "linger", "outcome": "timeout"},
+    ),
+    "unknown tool": (
+        lambda site, token: site.door.call(token, "nothing"),
+        {"kind": "refusal", "tool": "", "outcome": "unknown", "reason": "nothing"},
+    ),
+    "too few scopes": (
+        lambda site, token: site.door.call(token, "scoped"),
+        {"kind": "refusal", "tool": "scoped", "outcome": "insufficient_scope"},
+    ),
+    "wrong arguments": (
+        lambda site, token: site.door.call(token, "write", {"text": 7}),
+        {"kind": "refusal", "tool": "write", "outcome": "validation", "arguments": '{"text": 7}'},
+    ),
+    "resource": (
+        lambda site, token: site.door.ask(token, "resources/read", {"uri": "deeds://log/monday"}),
+        {"kind": "call", "offer": "document", "outcome": "success"},
+    ),
+    "REST": (
+        lambda site, token: Octopus(site, token).call("write", {"text": "hello"}),
+        {"kind": "call", "tool": "write", "outcome": "success"},
+    ),
+    "REST, unknown": (
+        lambda site, token: Octopus(site, token).call("nothing"),
+        {"kind": "refusal", "outcome": "unknown"},
+    ),
+    "REST, of another tenant": (
+        lambda site, token: Octopus(site, token).call(
+            "write", {"text": "x"}, ("X-Octopus-Tenant-Id", "globex")
+        ),
+        {"kind": "tenant_mismatch", "outcome": "refused"},
+    ),
+}
+
+
+@pytest.mark.requirement("AU3")
+@pytest.mark.parametrize("name", ENDINGS)
+def test_however_a_call_ends_it_is_on_record(desk: Desk, name: str) -> None:
+    """One record, there when the answer is, with who called and how it ended."""
+    ask, told = ENDINGS[name]
+    tenant = f"t{[*ENDINGS].index(name)}"
+    token = desk.site.token(org_id=tenant, sub="alice", name="Alice", scope="files:read")
+    ask(desk.site, token)
+    found = desk.records(tenant)
+
+    assert len(found) == 1
+    assert {field: getattr(found[0], field) for field in told} == told
+    assert found[0].caller is not None
+    assert (found[0].caller.subject, found[0].subject_kind) == ("alice", "user")
+
+
+@pytest.mark.parametrize("method", ["tools/list", "resources/list", "prompts/list"])
+def test_what_only_looks_is_not_on_record(desk: Desk, method: str) -> None:
+    """Lists would bury what was done."""
+    desk.site.door.ask(desk.site.token(org_id="looker"), method)
+
+    assert desk.records("looker") == []
+
+
+@pytest.mark.requirement("AU3")
+def test_a_retry_is_on_record_as_a_replay(desk: Desk) -> None:
+    """The tool ran once, and the record says which of the two calls it ran for."""
+    token = desk.site.token(org_id="again")
+    for _ in range(2):
+        fields = [("Idempotency-Key", "k1")]
+        Octopus(desk.site, token).call("write", {"text": "once"}, *fields)
+    found = desk.records("again")
+
+    assert [(one.outcome, one.retry, one.replayed) for one in found] == [
+        ("success", "idempotency", False),
+        ("success", "idempotency", True),
+    ]
+
+
+def test_a_call_within_a_call_is_a_record_of_its_own(desk: Desk) -> None:
+    """The inner one first, as it ended first, and both of the same request."""
+    desk.site.door.call(desk.site.token(org_id="within"), "both")
+    found = desk.records("within")
+
+    assert [(one.tool, one.depth, one.outcome) for one in found] == [
+        ("write", 1, "success"),
+        ("both", 0, "success"),
+    ]
+    assert len({one.request_id for one in found}) == 1
+
+
+SECRETS: dict[str, tuple[str, dict[str, Any]]] = {
+    "in its place": ("unlock", {"token": PASSWORD, "door": "front"}),
+    "elsewhere too": ("unlock", {"token": PASSWORD, "door": f"the {PASSWORD} one"}),
+    "not as the schema allows": ("unlock", {"token": [PASSWORD], "door": "front"}),
+    "with a field too many": ("unlock", {"token": PASSWORD, "door": "front", "x": PASSWORD}),
+    "of a tool that is not there": ("unlocked", {"token": PASSWORD}),
+    "over the cut": ("unlock", {"door": "x" * 175 + PASSWORD, "token": PASSWORD}),
+}
+
+
+@pytest.mark.requirement("AU9")
+@pytest.mark.parametrize("name", SECRETS)
+def test_no_secret_is_in_a_record(desk: Desk, name: str) -> None:
+    """Wherever a caller wrote it, and wherever the record of long arguments is cut."""
+    tool, arguments = SECRETS[name]
+    tenant = f"s{[*SECRETS].index(name)}"
+    desk.site.door.call(desk.site.token(org_id=tenant), tool, arguments)
+    (found,) = desk.records(tenant)
+    kept = repr(found)
+
+    assert not any(PASSWORD[at : at + 8] in kept for at in range(len(PASSWORD) - 8))
+
+
+def test_long_arguments_are_cut(desk: Desk) -> None:
+    """As much as is configured, and a mark that there was more."""
+    desk.site.door.call(desk.site.token(org_id="long"), "write", {"text": "y" * 9000})
+    (found,) = desk.records("long")
+
+    assert found.arguments == '{"text": "' + "y" * 190 + "…"

@@ -1,0 +1,167 @@
+"""What is erased is gone, and what stays still verifies."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from gatepost.audit.keeping import Keeping
+from gatepost.audit.record import Person
+from gatepost.audit.trail import Trail
+from gatepost.keyring import KeyRing, create, rotate
+from gatepost.stores.audit import Question
+from tests.audit.shelf import ISSUER, Shelf, person, shelf, tamper
+
+
+async def everything(one: Shelf, tenant: str = "acme") -> str:
+    """All that the database holds of a tenant, as text."""
+    trail = one.records.of(tenant).trail
+    return repr(await trail.rows(0, 1000)) + repr(await trail.checkpoints())
+
+
+@pytest.mark.requirement("AU4")
+async def test_a_person_is_erased_and_the_chain_is_whole(url: str) -> None:
+    """No word of hers is left, records of others are as they were, and verify says how many."""
+    async with shelf(url) as one:
+        await one.note(2, subject="carol")
+        await one.note(2, subject="dave")
+        await one.sign()
+        await one.journal.note(
+            "acme",
+            "grant",
+            outcome="granted",
+            caller=person("dave"),
+            about=Person(ISSUER, "carol"),
+            private={"reason": "carol asked for it"},
+        )
+        await one.note(1, "globex", subject="carol")
+        gone = await one.erasure.erase_subject("acme", ISSUER, "carol")
+        left, theirs = await everything(one), await everything(one, "globex")
+        seen = await one.verify()
+        again = await one.erasure.erase_subject("acme", ISSUER, "carol")
+
+    assert (gone, again) == (3, 0)
+    assert "carol" not in left
+    assert "dave" in left
+    assert "carol" in theirs
+    assert (seen.bad, seen.erased, seen.records) == (None, 3, 6)
+
+
+@pytest.mark.requirement("AU4")
+async def test_somebody_of_the_same_name_elsewhere_stays(url: str) -> None:
+    """A subject is its issuer's: two issuers of one tenant may both know an alice."""
+    async with shelf(url) as one:
+        await one.note(1)
+        gone = await one.erasure.erase_subject("acme", "https://other.example.com", "alice")
+
+        assert gone == 0
+        assert "alice" in await everything(one)
+
+
+async def test_a_tenant_is_erased_and_its_chain_is_whole(url: str) -> None:
+    """Nobody's name and nobody's reasons; what was done and when stays, until its time is over."""
+    async with shelf(url) as one:
+        await one.fill()
+        await one.erasure.erase_tenant("acme")
+        left, seen = await everything(one), await one.verify()
+
+    assert not any(word in left for word in ("alice", "bob", "looked at"))
+    assert (seen.bad, seen.erased) == (None, 12)
+
+
+@pytest.mark.requirement("AU1")
+async def test_an_erasure_that_nobody_recorded_is_found(url: str) -> None:
+    """Also one beside another that was."""
+    async with shelf(url) as one:
+        await one.fill()
+        await one.erasure.erase_subject("acme", ISSUER, "bob")
+        where = "tenant = 'acme' AND number = 4"
+        await tamper(url, f"UPDATE audit_records SET side = NULL, subject = NULL WHERE {where}")  # noqa: S608  # ours
+        seen = await one.verify()
+
+    assert (seen.bad, seen.erased) == (4, 2)
+
+
+@pytest.mark.requirement("AU5")
+async def test_old_records_go_and_the_rest_verifies(url: str) -> None:
+    """Up to the last checkpoint before the time; that they are gone is on record."""
+    async with shelf(url) as one:
+        await one.fill()
+        early = one.now - 20 + 5.5  # between records 5 and 6
+        through = await one.erasure.prune("acme", early)
+        seen = await one.verify()
+        nothing = await one.erasure.prune("acme", early)
+        more = await one.erasure.prune("acme", one.now + 1)
+        await one.note(1)
+        later = await one.verify()
+        left = await one.records.of("acme").trail.rows(0, 1000)
+
+    assert (through, nothing, more) == (5, 0, 10)
+    assert (seen.bad, seen.records, seen.last) == (None, 8, 13)
+    assert (later.bad, later.last) == (None, 15)
+    assert [(row.number, row.kind) for row in left] == [
+        (11, "approval"),
+        (12, "approval"),
+        (13, "retention"),
+        (14, "retention"),
+        (15, "approval"),
+    ]
+
+
+@pytest.mark.requirement("AU5")
+async def test_retention_is_a_setting(url: str, tmp_path: Path) -> None:
+    """A server removes what is older than so many days, once it is signed; 0 keeps everything."""
+    create(tmp_path / "ring.json")
+    ring = KeyRing.load(f"file:{tmp_path}/ring.json")
+    async with shelf(url, ring) as one:
+        await one.note(4)
+        kept = []
+        for days in (0, 3):
+            journal = one.process(retention_days=days)
+            keeping = Keeping(one.records, ring, journal, clock=lambda: one.now)
+            await keeping.sign()
+            one.now += 4 * 86_400
+            await keeping.prune()
+            kept.append(len(await one.records.of("acme").trail.rows(0, 99)))
+        seen = await one.verify()
+
+    assert kept == [4, 1]
+    assert seen.bad is None
+
+
+async def test_rotated_keys_go_on_proving(url: str, tmp_path: Path) -> None:
+    """Also of a tenant that nobody calls for, until the first key has fallen out of the ring."""
+    path = tmp_path / "ring.json"
+    create(path)
+    ring = KeyRing.load(f"file:{path}")
+    async with shelf(url, ring) as one:
+        await one.note(3)
+        first = ring.current.id
+        for _ in range(3):
+            rotate(path, keep=1)
+            ring.reread()
+            keeping = Keeping(one.records, ring, one.journal, clock=lambda: one.now)
+            await keeping.sign()
+        assert ring.find(first) is None
+        signed = await one.records.of("acme").trail.checkpoints()
+        await one.note(1)
+        seen = await one.verify()
+
+    assert len({json.loads(each.statement)["key"] for each in signed}) == 3
+    assert (seen.bad, seen.records) == (None, 7)
+
+
+async def test_what_was_erased_is_found_no_more(url: str) -> None:
+    """Neither by its text nor by its subject."""
+    async with shelf(url) as one:
+        trail = Trail(one.records)
+        await one.note(1, subject="carol")
+        before = await trail.search("acme", Question(text="CAROL"))
+        await one.erasure.erase_subject("acme", ISSUER, "carol")
+        by_text = await trail.search("acme", Question(text="carol"))
+        by_subject = await trail.search("acme", Question(subject="carol"))
+        (row,) = await trail.search("acme", Question(kind="approval"))
+
+    assert (len(before), by_text, by_subject) == (1, [], [])
+    assert row.erased
+    assert row.caller is None

@@ -1,0 +1,169 @@
+"""A company at work: its people, its agents, what waits, and a browser that looks at it."""
+
+import os
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import httpx2
+import msgspec
+from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+
+from gatepost.approvals.settings import ApprovalRule, ApprovalsSettings
+from gatepost.commands.token import GRANT
+from gatepost.settings import Config, LimitsSettings, ToolsSettings
+from gatepost_keys.issuer.state import CLI_CLIENT
+from gatepost_keys.mint import Person as User
+from tests.dashboard import billing
+from tests.dashboard.site import Site, site
+
+CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
+ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
+CLI_SECRET = "the-secret-of-this-test-run"
+USERS = (
+    User(username="alice", name="Alice Archer", tenant="acme", roles=("approver", "admin")),
+    User(username="dave", name="Dave Dunn", tenant="acme", roles=("approver",)),
+    User(username="carol", name="Carol Chen", tenant="acme", roles=("approver",)),
+    User(username="erin", name="Erin Ek", tenant="acme"),
+    User(username="bob", name="Bob Bright", tenant="globex", roles=("approver",)),
+)
+SCOPES = "billing:read billing:write files:read files:write"
+RULES = (
+    ApprovalRule(tools=("send_invoice",), reason="Invoices leave the house in the company's name."),
+    ApprovalRule(tools=("refund",), reason="Money leaves the house."),
+    ApprovalRule(
+        tools=("refund",),
+        when="arguments.amount > 500.0",
+        approvals=2,
+        reason="Above 500 EUR it takes two people.",
+    ),
+    ApprovalRule(tools=("close_books",), by=("role:admin",)),
+)
+
+
+class Studio:
+    """The running server with its people."""
+
+    def __init__(self, running: Site) -> None:
+        self.site = running
+        self.resource = running.inside.config.resource
+
+    def token(self, subject: str = "erin", *, tenant: str = "acme", scopes: str = SCOPES) -> str:
+        """What an agent of that person calls with."""
+        form = {
+            "grant_type": GRANT,
+            "tenant": tenant,
+            "subject": subject,
+            "scope": scopes,
+            "resource": self.resource,
+        }
+        endpoint = self.site.inside.config.issuers[0].issuer + "/token"
+        answer = httpx2.post(endpoint, data=form, auth=(CLI_CLIENT, CLI_SECRET))
+        assert answer.status_code == 200, answer.text
+        return str(answer.json()["access_token"])
+
+    def call(
+        self, tool: str, arguments: Mapping[str, Any], subject: str = "erin", **token: str
+    ) -> httpx2.Response:
+        """One call over REST, which is answered at once, also where a person has to decide."""
+        return httpx2.post(
+            f"{self.site.origin}/tool/{tool}/call",
+            content=msgspec.json.encode(arguments),
+            headers={
+                "authorization": f"Bearer {self.token(subject, **token)}",
+                "content-type": "application/json",
+            },
+            timeout=10,
+        )
+
+    def asks(self, tool: str, arguments: Mapping[str, Any], subject: str = "erin") -> str:
+        """The same where a person has to decide; the id of the request."""
+        answer = self.call(tool, arguments, subject)
+        assert answer.status_code == 503, answer.text
+        waiting = self.site.run(self.site.services.approvals.waiting("acme"))
+        return str(waiting[-1].id)
+
+    def restart_clock(self, by_s: float) -> None:
+        """Let so much time pass for the desk."""
+        desk = self.site.services.approvals
+        before = desk.clock
+        desk.clock = lambda: before() + by_s
+
+
+def settings(config: Config, root: Path) -> Config:
+    """What the company has configured."""
+    return msgspec.structs.replace(
+        config,
+        tools=ToolsSettings(packs=("workspace", "demo"), load=(str(billing.__file__),)),
+        workspace=msgspec.structs.replace(config.workspace, root=str(root / "workspaces")),
+        approvals=ApprovalsSettings(require=("workspace_write",), rules=RULES),
+        limits=LimitsSettings(requests_per_second=50, burst=100),
+    )
+
+
+@contextmanager
+def studio(root: Path) -> Iterator[Studio]:
+    """The company, until the block ends."""
+    opened = site(
+        root,
+        change=lambda config: settings(config, root),
+        users=USERS,
+        cli_secret=CLI_SECRET,
+        scopes=(*SCOPES.split(), "billing:close"),
+    )
+    with opened as running:
+        yield Studio(running)
+
+
+@contextmanager
+def chromium() -> Iterator[Browser]:
+    """A real browser."""
+    with sync_playwright() as playwright:
+        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
+        yield browser
+        browser.close()
+
+
+class Visitor:
+    """One person at a browser; whatever the browser complains about is kept."""
+
+    def __init__(self, studio: Studio, context: BrowserContext, name: str) -> None:
+        self.home = studio.site.home
+        self.page: Page = context.new_page()
+        self.complaints: list[str] = []
+        self.page.on("console", lambda message: self._hear(message.type, message.text))
+        self.page.on("pageerror", lambda error: self.complaints.append(str(error)))
+        if name:
+            self.sign_in(name)
+
+    def sign_in(self, name: str) -> None:
+        """Through the identity provider, as that person."""
+        self.page.goto(self.home)
+        self.page.get_by_role("link", name="Continue").click()
+        self.page.locator(f'button[value="{name}"]').click()
+        self.page.get_by_role("button", name="Allow").click()
+        self.page.wait_for_url(f"{self.home}**")
+
+    def open(self, below: str = "") -> Page:
+        """A page of the dashboard."""
+        self.page.goto(self.home + below)
+        return self.page
+
+    def _hear(self, kind: str, text: str) -> None:
+        # A page that is refused on purpose is an error to the browser's own log.
+        if kind in {"error", "warning"} and "the server responded with a status of" not in text:
+            self.complaints.append(text)
+
+
+@contextmanager
+def visiting(studio: Studio, browser: Browser, name: str = "", **context: Any) -> Iterator[Visitor]:
+    """A browser of its own, with that person signed in; it ends without complaints."""
+    opened = browser.new_context(**context)
+    opened.set_default_timeout(8_000)
+    visitor = Visitor(studio, opened, name)
+    try:
+        yield visitor
+    finally:
+        opened.close()
+    assert visitor.complaints == []

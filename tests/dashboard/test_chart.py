@@ -1,0 +1,99 @@
+"""Charts as numbers to draw by, and what is said of times and amounts."""
+
+import pytest
+
+from gatepost.dashboard import chart, phrase
+from gatepost.dashboard.terms import Terms, terms_of
+
+
+def test_columns_are_stacked_to_scale() -> None:
+    """A column is as high as its calls, from the bottom; the axis ends at a round number."""
+    slots = [chart.Slot(0, (30, 10)), chart.Slot(3_600, (0, 0))]
+    drawn = chart.columns(slots, ("answered", "failed"), step_s=3_600)
+    first, second = drawn.columns
+
+    assert [level.label for level in drawn.levels] == ["0", "10", "20", "30", "40"]
+    assert [part.kind for part in first.parts] == ["answered", "failed"]
+    assert first.parts[0].y + first.parts[0].height == drawn.bottom
+    assert first.parts[1].y == chart.TOP
+    assert second.parts == ()
+    assert (drawn.total, drawn.totals) == (40, (30, 10))
+    assert first.title == "1 Jan 00:00: 30 answered, 10 failed"
+    assert second.title == "1 Jan 01:00: no calls"
+
+
+@pytest.mark.parametrize(
+    ("most", "top"), [(0, 4), (3, 4), (5, 6), (9, 10), (11, 20), (41, 60), (850, 1_000)]
+)
+def test_an_axis_ends_at_a_round_number(most: int, top: int) -> None:
+    """Not below what is drawn."""
+    assert chart.ceiling(most) == top
+    assert chart.levels(top)[-1] == top
+
+
+def test_a_meter_stays_within_its_room() -> None:
+    """Also when more is used than there is, or nothing is allowed."""
+    shares = [chart.Meter(label="", used=u, most=m).share for u, m in ((5, 10), (20, 10), (1, 0))]
+    assert shares == [0.5, 1.0, 0.0]
+
+
+@pytest.mark.parametrize(
+    ("seconds", "left", "since"),
+    [
+        (-1, "time is up", "just now"),
+        (9.9, "0:09", "just now"),
+        (75, "1:15", "1 min ago"),
+        (3_700, "1 h 01 min", "1 h ago"),
+        (200_000, "2 days", "2 days ago"),
+    ],
+)
+def test_times_are_said_as_people_say_them(seconds: float, left: str, since: str) -> None:
+    """What is left, and how long ago."""
+    assert (phrase.span(seconds), phrase.ago(seconds)) == (left, since)
+
+
+def test_amounts_have_their_plural() -> None:
+    """One line, two lines, three entries."""
+    found = [phrase.amount(*one) for one in ((1, "line"), (2_000, "line"), (3, "entry"))]
+    assert found == ["1 line", "2,000 lines", "3 entries"]
+
+
+GRANTED = [
+    ({}, None),
+    ({"grant": "3600"}, (4_600, None, None)),
+    ({"uses": "5"}, (None, 5, None)),
+    ({"grant": "900", "uses": "2", "pattern": "any"}, (1_900, 2, "true")),
+    ({"grant": "900", "pattern": "condition", "condition": "a < 1"}, (1_900, None, "a < 1")),
+]
+
+
+@pytest.mark.parametrize(("form", "granted"), GRANTED, ids=str)
+def test_a_grant_says_until_when_how_often_and_for_what(
+    form: dict[str, str], granted: tuple[object, ...] | None
+) -> None:
+    """Nothing chosen is nothing granted."""
+    terms = terms_of(form)
+    found = terms.granted(1_000)
+
+    assert not terms.has_mistakes
+    assert (None if found is None else (found.until, found.uses, found.when)) == granted
+
+
+@pytest.mark.parametrize(
+    "form",
+    [
+        {"grant": "forever"},
+        {"uses": "0"},
+        {"uses": "-1"},
+        {"uses": "1.5"},
+        {"uses": "99999999999999999999"},
+        {"uses": "٣"},
+        {"pattern": "any"},
+        {"grant": "900", "pattern": "condition"},
+    ],
+    ids=str,
+)
+def test_a_grant_that_says_too_little_or_nonsense_is_asked_again(form: dict[str, str]) -> None:
+    """Nobody grants by mistake more than they wrote."""
+    assert terms_of(form).has_mistakes
+    assert terms_of(form) != Terms()

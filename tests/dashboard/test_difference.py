@@ -1,0 +1,57 @@
+"""What a call would change in a text."""
+
+from hypothesis import given
+from hypothesis import strategies as st
+
+from gatepost.dashboard.difference import MOST_LINES, difference
+
+
+def said(before: str, after: str, context: int = 3) -> list[str]:
+    signs = {"same": " ", "gone": "-", "new": "+", "gap": "…"}
+    rows = difference(before, after, context=context).rows
+    return [signs[row.kind] + (row.text or str(row.count or "")) for row in rows]
+
+
+def test_lines_that_change_stand_among_some_that_stay() -> None:
+    """Like a diff; what is far from any change is a gap."""
+    before = "\n".join(f"line {at}" for at in range(12))
+    after = before.replace("line 6", "line six")
+
+    assert said(before, after, 1) == ["…5", " line 5", "-line 6", "+line six", " line 7", "…4"]
+    found = difference(before, after)
+    assert (found.gone, found.new) == (1, 1)
+
+
+def test_a_line_ends_only_at_a_line_feed() -> None:
+    """A comment with another sign for a line's end must not look like a line that runs."""
+    assert said("# a\u2028evil()", "# a\u2028good()") == ["-# a\u2028evil()", "+# a\u2028good()"]
+    assert said("a\rb", "a\rc") == ["-a\rb", "+a\rc"]
+
+
+def test_equal_texts_have_no_difference() -> None:
+    """And that is said instead of an empty table."""
+    assert difference("a\nb", "a\nb").is_none
+    assert not difference("a", "b").is_none
+
+
+def test_too_much_is_not_compared() -> None:
+    """Comparing takes the square of the lines; what both begin and end with is free."""
+    many = "\n".join(map(str, range(MOST_LINES + 2)))
+    assert difference(many, many.replace("\n", "x\n")).too_long
+    long = "\n".join(map(str, range(50_000)))
+    assert (difference(long, long + "\nlast").new, difference(long, "first\n" + long).new) == (1, 1)
+
+
+@given(st.lists(st.sampled_from("abc")), st.lists(st.sampled_from("abc")), st.integers(0, 3))
+def test_both_texts_can_be_read_out_of_it(old: list[str], new: list[str], context: int) -> None:
+    """Whatever changes: the numbered lines are those of the texts, and none is missing."""
+    found = difference("\n".join(old), "\n".join(new), context=context)
+    before, after = "\n".join(old).split("\n"), "\n".join(new).split("\n")
+    gaps = sum(row.count for row in found.rows)
+    kept = [row for row in found.rows if row.kind == "same"]
+
+    for row in found.rows:
+        assert not row.before or before[row.before - 1] == row.text
+        assert not row.after or after[row.after - 1] == row.text
+    assert len(before) == len(kept) + found.gone + gaps
+    assert len(after) == len(kept) + found.new + gaps

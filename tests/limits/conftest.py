@@ -1,0 +1,13 @@
+"""A Valkey that a test may stop."""
+
+from collections.abc import Iterator
+
+import pytest
+
+from tests.support.valkey import Valkey
+
+
+@pytest.fixture
+def own_valkey() -> Iterator[Valkey]:
+    with Valkey.running() as server:
+        yield server

@@ -1,0 +1,54 @@
+"""What limits cost a call that they let through."""
+
+from typing import Any
+
+import pytest
+
+from gatepost.limits.stage import Limits
+from gatepost.limits.terms import Bound, Terms
+from gatepost.tools.api import Call, Offer, Outcome
+from tests.limits.works import bucket
+from tests.support.mcp import a_caller
+from tests.support.steps import calls
+
+CALL = Call(caller=a_caller(), name="look", arguments=b"{}", request_id="request-1")
+DONE = Outcome()
+PLENTY = bucket(1_000)
+EVERYTHING = Terms(
+    PLENTY,
+    Bound(PLENTY.rate, PLENTY.burst, 10, PLENTY.each_s, PLENTY.room_s),
+    Bound(PLENTY.rate, PLENTY.burst, 10, PLENTY.each_s, PLENTY.room_s),
+)
+
+
+def through(limits: Limits) -> None:
+    """One call, all the way."""
+
+    async def proceed(call: Call, offer: Offer, arguments: Any) -> Outcome:
+        return DONE
+
+    offer: Any = None
+    passing = limits(CALL, offer, None, proceed)
+    with pytest.raises(StopIteration):
+        passing.send(None)  # it has no reason to wait for anything
+
+
+@pytest.mark.requirement("P12")
+@pytest.mark.parametrize(
+    ("terms", "most"),
+    [
+        pytest.param(EVERYTHING, 4, id="every limit there is"),
+        pytest.param(Terms(PLENTY), 4, id="the caller's alone"),
+    ],
+)
+def test_a_call_within_its_limits_costs_four_calls_of_python(terms: Terms, most: int) -> None:
+    """Three buckets, two slots and the process's own place: in, spend, out, and nothing awaited."""
+    limits = Limits()
+    limits.apply(terms, most=10)
+    through(limits)
+    made = [name for name in calls(lambda: through(limits)) if name.startswith(HERE)]
+
+    assert len(made) <= most, made
+
+
+HERE = ("Limits.", "Tally.", "Buckets.", "Queue.", "Seat.", "Line.")

@@ -1,0 +1,260 @@
+"""What tenants, callers and tools may do, and that nothing is taken for what does not run."""
+
+import asyncio
+from collections.abc import Awaitable, Callable
+from typing import Any
+
+import pytest
+
+from gatepost.limits.terms import Bound, Terms
+from gatepost.tools.api import Call, Offer, Outcome
+from gatepost.tools.client import MissingCapability
+from gatepost.tools.runner import Next
+from tests.limits.works import Decision, Person, Works, bucket, places, settle
+from tests.support.mcp import a_caller
+
+pytestmark = pytest.mark.requirement("P12")
+
+
+async def test_callers_of_a_tenant_share_its_bucket() -> None:
+    """Nobody else's calls count; another tenant of the same size has its own."""
+    works = Works(Terms(tenant=bucket(3)))
+    said = [await works.call(subject=f"person-{n}") for n in range(4)]
+
+    assert said == ["seen", "seen", "seen", "rate_limit tenant"]
+    assert await works.call(tenant_id="globex") == "seen"
+
+
+async def test_each_tool_of_each_tenant_has_a_bucket() -> None:
+    """One that is used up says nothing about the others."""
+    works = Works(Terms(tool=bucket(1)))
+    works.gate.set()
+
+    assert [await works.call(), await works.call()] == ["seen", "rate_limit tool"]
+    assert await works.call("wait") == "waited"
+    assert await works.call(tenant_id="globex") == "seen"
+
+
+async def test_a_tool_may_have_limits_of_its_own() -> None:
+    """More than the others, or less, or none at all."""
+    works = Works(Terms(tool=bucket(1), tools={"look": bucket(3), "wait": Bound()}))
+    works.gate.set()
+
+    assert [await works.call() for _ in range(4)].count("seen") == 3
+    assert [await works.call("wait") for _ in range(5)] == ["waited"] * 5
+
+
+async def test_what_one_limit_refuses_is_missing_in_none() -> None:
+    """A tool's bucket refuses; the caller and its tenant have as many calls as before."""
+    works = Works(Terms(bucket(3), bucket(5), tools={"wait": bucket(1)}))
+    works.gate.set()
+    assert await works.call("wait") == "waited"
+    for _ in range(10):
+        assert await works.call("wait") == "rate_limit tool"
+
+    assert [await works.call() for _ in range(3)] == ["seen", "seen", "rate_limit caller"]
+    said = [await works.call(subject=f"person-{n}") for n in range(3)]
+    assert said == ["seen", "seen", "rate_limit tenant"]
+
+
+async def test_a_wait_is_as_long_as_the_longest() -> None:
+    """Whoever comes back after it is not refused by the next limit."""
+    works = Works(Terms(bucket(1, rate=1.0), bucket(1, rate=0.1)))
+    await works.call()
+    call = Call(caller=a_caller(), name="look", arguments=b"{}", request_id="r")
+    refused = await works.runner.run(call)
+
+    assert refused.failure is not None
+    assert (refused.failure.limit, refused.failure.retry_after) == ("tenant", 10)
+    works.now += 10
+    assert await works.call() == "seen"
+
+
+async def test_a_tenant_runs_as_many_calls_at_once_as_it_may() -> None:
+    """One more is refused, whoever makes it; when one ends there is room for one."""
+    works = Works(Terms(tenant=places(2)))
+    first, _ = await works.begin(), await works.begin()
+    assert await works.call(subject="bob") == "rate_limit tenant"
+    assert await works.call(tenant_id="globex") == "seen"
+
+    first.cancel()
+    await settle()
+    assert await works.call(subject="bob") == "seen"
+    works.tasks.remove(first)
+    assert await works.end() == ["waited"]
+
+
+async def test_a_tool_runs_as_often_at_once_as_it_may() -> None:
+    """For one tenant: another one's calls of it are others."""
+    works = Works(Terms(tools={"wait": places(1)}))
+    await works.begin()
+
+    assert await works.call("wait") == "rate_limit tool"
+    assert await works.call("look") == "seen"
+    assert not (await works.begin(tenant_id="globex")).done()
+    assert await works.end() == ["waited", "waited"]
+
+
+async def stopped(works: Works) -> None:
+    """A call whose client hangs up while it runs."""
+    task = asyncio.create_task(works.call("wait"))
+    await settle()
+    task.cancel()
+    await asyncio.wait([task])
+
+
+async def unable(works: Works) -> None:
+    """A call whose tool asks a client that cannot be asked."""
+    with pytest.raises(MissingCapability):
+        await works.call("ask")
+
+
+ENDS: dict[str, Callable[[Works], Awaitable[object]]] = {
+    "answers": lambda works: works.call("look"),
+    "fails": lambda works: works.call("fail"),
+    "is stopped": stopped,
+    "cannot ask": unable,
+}
+
+
+@pytest.mark.parametrize("end", ENDS)
+async def test_however_a_call_ends_it_leaves_its_places(end: str) -> None:
+    """As often as one likes, with room for one."""
+    works = Works(Terms(tenant=places(1), tool=places(1)), most=1)
+    for _ in range(5):
+        await ENDS[end](works)
+        assert works.limits.tally.running == {}
+        assert works.limits.tally.queue.running == 0
+
+    assert works.limits.tally.refusals("acme") == {}
+
+
+async def test_a_call_that_waits_for_a_person_takes_up_nothing() -> None:
+    """Others run meanwhile; it goes on whether there is room or not, and then counts again."""
+    works, person = Works(Terms(tenant=places(1), tools={"ask": places(1)}), most=1), Person()
+    asking = await works.begin("ask", client=person)
+    assert person.asked.is_set()
+    assert works.limits.tally.running == {}
+    other = await works.begin()
+    assert not other.done()
+
+    person.decided.set()
+    await settle()
+    assert works.ran["asked"] == 1
+    assert works.limits.tally.running == {"acme": 2, ("acme", "ask"): 1}
+    assert await works.call() == "rate_limit tenant"
+    assert await works.end() == ["accept", "waited"]
+    assert works.limits.tally.running == {}
+    assert asking.done()
+
+
+@pytest.mark.parametrize("decided", [True, False])
+async def test_a_stage_that_waits_for_a_person_takes_up_nothing(decided: bool) -> None:
+    """An approval waits between the spending and the tool, which may never run."""
+    works, person = Works(Terms(tenant=places(1))), Person()
+
+    async def approval(call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
+        await call.client.stand_by(Decision())
+        return await proceed(call, offer, arguments)
+
+    works.put_behind(approval)
+    waiting = await works.begin(client=person)
+    assert works.limits.tally.running == {}
+    if decided:
+        person.decided.set()
+        await settle()
+        assert works.limits.tally.running == {"acme": 1}
+        assert await works.end() == ["waited"]
+    else:
+        waiting.cancel()
+        await asyncio.wait([waiting])
+    assert works.limits.tally.running == {}
+    assert works.limits.tally.queue.running == 0
+
+
+async def test_a_call_within_a_call_has_no_place_of_its_own_tenant() -> None:
+    """Where there is one place, a tool that calls another one would wait for itself."""
+    works = Works(Terms(caller=bucket(4), tenant=places(1)), most=1)
+
+    assert [await works.call("other") for _ in range(3)] == ["seen", "seen", "rate_limit caller"]
+    assert works.ran["look"] == 2
+
+
+async def test_a_call_within_a_call_is_held_to_the_limits_of_its_tool() -> None:
+    """A way round would be no limit."""
+    works = Works(Terms(tools={"look": bucket(1)}))
+
+    assert [await works.call("other"), await works.call("other")] == ["seen", "rate_limit tool"]
+
+
+async def test_beyond_the_processs_own_places_calls_wait_by_turns() -> None:
+    """A tenant that has all of them waits for the one that has none."""
+    works = Works(Terms(), most=2)
+    for _ in range(4):
+        await works.begin(tenant_id="flood")
+    quiet = asyncio.create_task(works.call())
+    await settle()
+    assert works.ran == {"wait flood": 2}
+
+    works.tasks.pop(0).cancel()
+    assert await quiet == "seen"
+    assert await works.end() == ["waited"] * 3
+
+
+async def test_who_waits_too_long_for_a_place_is_told_when_to_come_back() -> None:
+    """And has left nothing behind."""
+    works = Works(Terms(tenant=places(10)), most=1, within_s=0.01)
+    await works.begin()
+    assert await works.call() == "rate_limit server"
+    assert works.limits.tally.running == {"acme": 1}
+    assert await works.end() == ["waited"]
+    assert works.limits.tally.running == {}
+
+
+async def test_a_configuration_read_anew_counts_what_runs() -> None:
+    """Calls keep their places, and there are more of them, or fewer, at once."""
+    works = Works(Terms(tenant=places(1)))
+    await works.begin()
+    works.limits.apply(Terms(tenant=places(2)))
+    await works.begin()
+    assert await works.call() == "rate_limit tenant"
+
+    works.limits.apply(Terms(caller=bucket(1)))
+    assert [await works.call(), await works.call()] == ["seen", "rate_limit caller"]
+    assert await works.end() == ["waited", "waited"]
+    assert works.limits.tally.running == {}
+
+
+def test_without_any_limit_there_is_nothing_to_ask() -> None:
+    """The stage is left out where every number is 0."""
+    assert Works(Terms()).limits.limits_nothing
+    for terms in (Terms(bucket(1)), Terms(tenant=places(1)), Terms(tools={"look": places(1)})):
+        assert not Works(terms).limits.limits_nothing
+    assert not Works(Terms(), most=1).limits.limits_nothing
+
+
+async def test_levels_tell_what_is_used_up() -> None:
+    """By tenant, tool and caller, without taking anything."""
+    terms = Terms(bucket(4), Bound(0.001, 8, 3, 1000, 8000), tools={"wait": places(2)})
+    works = Works(terms, most=10)
+    await works.begin()
+    await works.call()
+    for _ in range(2):
+        found = await works.limits.levels("acme", tools=("wait", "look"), callers=(a_caller(),))
+    other = await works.limits.levels("globex")
+
+    assert [(one.kind, one.name, one.burst, one.held) for one in found.buckets] == [
+        ("caller", "alice", 4, 2),
+        ("tenant", "", 8, 6),
+    ]
+    assert [(one.kind, one.name, one.most, one.here, one.everywhere) for one in found.places] == [
+        ("tenant", "", 3, 1, 1),
+        ("tool", "wait", 2, 1, 1),
+    ]
+    assert (found.running, found.most, found.waiting, found.together) == (1, 10, 0, True)
+    assert [(one.held, one.burst) for one in other.buckets] == [(8, 8)]
+    await works.call()
+    await works.call()
+    await works.call()
+    assert (await works.limits.levels("acme")).refused == {"caller": 1}
+    assert await works.end() == ["waited"]

@@ -1,0 +1,104 @@
+"""Several processes that count together over a Valkey, and each for itself while that is away."""
+
+import asyncio
+from collections.abc import AsyncIterator, Callable
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gatepost.limits.terms import Bound, Terms
+from gatepost.stores.backends import open_relay
+from tests.limits.works import WITHIN_S, Works, bucket, places, settle
+from tests.support.mcp import a_caller
+from tests.support.valkey import Valkey
+
+pytestmark = pytest.mark.requirement("P12")
+EVERYTHING = Terms(
+    bucket(5),
+    Bound(0.001, 8, 3, each_s=1_000, room_s=8_000),
+    tools={"wait": places(2)},
+)
+
+
+@asynccontextmanager
+async def processes(url: str, terms: Terms, number: int = 2) -> AsyncIterator[list[Works]]:
+    """So many, on one Valkey."""
+    relays = [await open_relay(url) for _ in range(number)]
+    yield [Works(terms, relay) for relay in relays]
+    for relay in relays:
+        await relay.aclose()
+
+
+async def came(condition: Callable[[], bool]) -> None:
+    """Return once it holds."""
+    async with asyncio.timeout(WITHIN_S):
+        while not condition():
+            await settle(1)
+
+
+async def running(works: Works, name: str, number: int) -> "asyncio.Task[str]":
+    """A call that runs when this returns."""
+    task = await works.begin(name)
+    await came(lambda: works.ran["wait acme"] >= number)
+    return task
+
+
+async def test_buckets_are_the_same_at_every_process(valkey: str) -> None:
+    """A caller's, a tenant's and a tool's: what one lets through is missing at the other."""
+    async with processes(valkey, EVERYTHING) as (one, other):
+        said = [await works.call() for works in (one, other) * 3]
+        assert said == ["seen"] * 5 + ["rate_limit caller"]
+        said = [await works.call(subject="bob") for works in (one, other) * 2]
+        assert said == ["seen"] * 3 + ["rate_limit tenant"]
+        assert await one.call(tenant_id="globex") == "seen"
+
+
+async def test_places_are_the_same_at_every_process(valkey: str) -> None:
+    """Two of the tool and three of the tenant, wherever they are."""
+    async with processes(valkey, EVERYTHING) as (one, other):
+        await running(one, "wait", 1)
+        await running(other, "wait", 1)
+        assert await one.call("wait") == "rate_limit tool"
+        await running(other, "hold", 2)
+        assert await one.call() == "rate_limit tenant"
+
+        found = await one.limits.levels("acme", tools=("wait",), callers=(a_caller(),))
+        assert [(level.here, level.everywhere) for level in found.places] == [(1, 3), (1, 2)]
+        assert [round(level.held) for level in found.buckets] == [2, 5]
+        assert found.together
+
+        assert await other.end() == ["waited", "waited"]
+        await came_true(one)
+        assert await one.end() == ["waited"]
+
+
+async def came_true(works: Works) -> None:
+    """A call is let in again, once what others gave back has been heard of."""
+    async with asyncio.timeout(WITHIN_S):
+        while await works.call(subject="bob") != "seen":
+            await settle(1)
+
+
+async def test_while_the_relay_is_away_each_process_counts_for_itself(
+    own_valkey: Valkey, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """What runs counts on, here and, when the relay is back with nothing in it, for everybody."""
+    monkeypatch.setattr("gatepost.stores.places.RENEW_S", 0.05)
+    terms = Terms(tenant=Bound(0.001, 3, 2, each_s=1_000, room_s=3_000))
+    async with processes(own_valkey.url(), terms) as (one, other):
+        await running(one, "wait", 1)
+        own_valkey.stop()
+        said = [await works.call() for works in (one, other) * 4]
+        assert said[0::2] == ["seen"] * 3 + ["rate_limit tenant"]
+        assert said[1::2] == ["seen"] * 3 + ["rate_limit tenant"]
+        one.now = other.now = 10_000
+        await running(one, "hold", 1)
+        assert await one.call() == "rate_limit tenant"
+        assert not (await one.limits.levels("acme")).together
+
+        own_valkey.start()
+        async with asyncio.timeout(WITHIN_S):
+            while (await other.limits.levels("acme")).places[0].everywhere != 2:
+                await settle(1)
+        assert await other.call() == "rate_limit tenant"
+        assert await one.end() == ["waited", "waited"]

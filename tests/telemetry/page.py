@@ -1,0 +1,62 @@
+"""`/metrics` as whoever scrapes it reads it."""
+
+import http.client
+from collections.abc import Mapping
+
+from prometheus_client import generate_latest
+from prometheus_client.parser import text_string_to_metric_families
+
+from gatepost.telemetry.cells import Board
+from gatepost.telemetry.collector import registry_of
+
+
+class Page:
+    """One answer of `/metrics`, read by the parser of the Prometheus client library."""
+
+    def __init__(self, text: str) -> None:
+        self.text = text
+        self.families = {one.name: one for one in text_string_to_metric_families(text)}
+        self.samples: dict[tuple[str, frozenset[tuple[str, str]]], float] = {
+            (sample.name, frozenset(sample.labels.items())): sample.value
+            for found in self.families.values()
+            for sample in found.samples
+        }
+
+    def value(self, name: str, **labels: str) -> float:
+        """The sample of that name with exactly these labels; 0 where there is none."""
+        return self.samples.get((name, frozenset(labels.items())), 0.0)
+
+    def labels(self, label: str) -> set[str]:
+        """Every value of that label, in any family."""
+        return {value for _, found in self.samples for name, value in found if name == label}
+
+    def counters(self) -> Mapping[tuple[str, frozenset[tuple[str, str]]], float]:
+        """The samples that must never become less."""
+        growing = ("_total", "_count", "_sum", "_bucket")
+        return {key: value for key, value in self.samples.items() if key[0].endswith(growing)}
+
+
+def page_of(board: Board) -> Page:
+    """The page that tells of this board."""
+    return Page(generate_latest(registry_of(board, version="1.2.3")).decode())
+
+
+def fetch(
+    port: int, path: str = "/metrics", method: str = "GET", **headers: str
+) -> tuple[int, str, str]:
+    """Status, content type and text of one request to that port of this machine."""
+    connection = http.client.HTTPConnection("127.0.0.1", port, timeout=10)
+    try:
+        fields = {name.replace("_", "-"): value for name, value in headers.items()}
+        connection.request(method, path, headers=fields)
+        answer = connection.getresponse()
+        return answer.status, answer.getheader("content-type") or "", answer.read().decode()
+    finally:
+        connection.close()
+
+
+def scrape(port: int) -> Page:
+    """The page at that port."""
+    status, _, text = fetch(port)
+    assert status == 200, text
+    return Page(text)
