@@ -3,8 +3,9 @@
 import asyncio
 import json
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -44,14 +45,25 @@ class Site:
         else:
             self._there(desk.approve("acme", request.id, NOBODY))
 
+    def streams(self) -> int:
+        """How many answers are streams that stay open."""
+        return len(self.house.inside.services.streams)
+
     @contextmanager
-    def deciding(self, *labels: str) -> Iterator[None]:
-        """Somebody decides about these, one after the other, for the time of a block."""
+    def deciding(
+        self, *labels: str, once: Callable[[int], object] = lambda decided: True
+    ) -> Iterator[None]:
+        """
+        Somebody decides about these, one after the other, for the time of a block.
+
+        Each as soon as it waits, and *once* holds for how many were decided before.
+        """
         failed: list[BaseException] = []
 
         def decide() -> None:
             try:
-                for label in labels:
+                for decided, label in enumerate(labels):
+                    eventually(partial(once, decided), within=WITHIN_S)
                     self.decide(label)
             except BaseException as error:  # noqa: BLE001 - raised below, in the test's own thread
                 failed.append(error)
