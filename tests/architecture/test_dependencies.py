@@ -17,6 +17,7 @@ IMPORT_NAMES = {
     "pyjwt": "jwt",
     "jsonschema-rs": "jsonschema_rs",
     "ahocorasick-rs": "ahocorasick_rs",
+    "prometheus-client": "prometheus_client",
 }
 # Chosen by uvicorn or SQLAlchemy through their settings, or imported under a condition.
 BY_NAME = {"uvloop", "httptools", "aiosqlite"}

@@ -15,9 +15,10 @@ from gatepost.redaction.automaton import Redactor
 from gatepost.redaction.document import cleaned
 from gatepost.redaction.layer import AT_ONCE, unwrapped
 from gatepost.tools.api import Call
-from gatepost.tools.redaction import LONG_BYTES, MOST_WRITTEN, MOST_WRITTEN_BYTES
+from gatepost.tools.redaction import MOST_WRITTEN, MOST_WRITTEN_BYTES
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
+from gatepost.tools.utterance import LONG_BYTES
 from tests.support.mcp import a_caller
 from tests.support.steps import steps
 

@@ -17,6 +17,7 @@ from gatepost_keys.issuer.state import CLI_CLIENT
 from gatepost_keys.mint import Person as User
 from tests.dashboard import billing
 from tests.dashboard.site import Site, site
+from tests.support.waiting import eventually
 
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -84,18 +85,26 @@ class Studio:
         waiting = self.site.run(self.site.services.approvals.waiting("acme"))
         return str(waiting[-1].id)
 
-    def restart_clock(self, by_s: float) -> None:
-        """Let so much time pass for the desk."""
+    def until_waiting(self, count: int) -> None:
+        """Return once so many requests wait."""
+        desk = self.site.services.approvals
+        eventually(lambda: len(self.site.run(desk.waiting("acme"))) == count, within=5)
+
+    @contextmanager
+    def later(self, by_s: float) -> Iterator[None]:
+        """So much time has passed for the desk, inside of the block."""
         desk = self.site.services.approvals
         before = desk.clock
         desk.clock = lambda: before() + by_s
+        yield
+        desk.clock = before
 
 
 def settings(config: Config, root: Path) -> Config:
     """What the company has configured."""
     return msgspec.structs.replace(
         config,
-        tools=ToolsSettings(packs=("workspace", "demo"), load=(str(billing.__file__),)),
+        tools=ToolsSettings(packs=("workspace", "demo"), load=(billing.__name__,)),
         workspace=msgspec.structs.replace(config.workspace, root=str(root / "workspaces")),
         approvals=ApprovalsSettings(require=("workspace_write",), rules=RULES),
         limits=LimitsSettings(requests_per_second=50, burst=100),
@@ -166,4 +175,4 @@ def visiting(studio: Studio, browser: Browser, name: str = "", **context: Any) -
         yield visitor
     finally:
         opened.close()
-    assert visitor.complaints == []
+    assert not visitor.complaints, visitor.complaints

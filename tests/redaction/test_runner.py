@@ -11,11 +11,11 @@ from gatepost.redaction.automaton import Redactor
 from gatepost.redaction.document import cleaned
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import Call, CallContext
-from gatepost.tools.known import Known
 from gatepost.tools.pack import Pack
-from gatepost.tools.redaction import LONG_BYTES, MANY, Redaction
+from gatepost.tools.redaction import MANY, Known, Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner
+from gatepost.tools.utterance import LONG_BYTES
 from gatepost.workspace import TenantWorkspace
 from tests.support.mcp import a_caller
 from tests.support.steps import steps

@@ -95,6 +95,8 @@ class Review:
                     known = _state(now)
                 yield Event("state", self._state_of(visit, now, address(request)))
             if now is None or now.state != "waiting":
+                # The page closes the stream at this word; at any other end it would come back.
+                yield Event("end", "")
                 return
 
     def _state_of(self, visit: Visit, request: Request | None, where: str) -> str:

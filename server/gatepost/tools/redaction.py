@@ -1,10 +1,9 @@
 """What calls say without their tenant's secrets: answers, failures, what is told meanwhile."""
 
 import asyncio
-import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from typing import Any
+from typing import Any, Protocol
 
 import msgspec
 from msgspec import UNSET, Raw
@@ -12,7 +11,7 @@ from msgspec import UNSET, Raw
 from gatepost.redaction import document, place
 from gatepost.redaction.automaton import Redactor
 from gatepost.redaction.stream import Said
-from gatepost.tools.api import Call, Failure, Offer, Outcome, Tool, ToolFailure
+from gatepost.tools.api import Call, Offer, Outcome, Tool, ToolFailure
 from gatepost.tools.client import (
     NOBODY,
     Capabilities,
@@ -25,14 +24,17 @@ from gatepost.tools.client import (
     held,
 )
 from gatepost.tools.fit import UNENCODABLE
-from gatepost.tools.known import Known, Nothing, Secrets
 from gatepost.tools.secret import REFERENCE, literals
+from gatepost.tools.utterance import (
+    LONG_BYTES,
+    failure_without,
+    is_harmless,
+    names_in,
+    question_without,
+)
 
 MANY = 100
 """So many secrets are prepared for in a thread; each takes a fifth of a millisecond."""
-LONG_BYTES = 131_072
-"""From where on an answer is searched in a thread: a few milliseconds, or a tenth of a second for
-one that was made to take long."""
 MOST_WRITTEN, MOST_WRITTEN_BYTES = 50, 65_536
 """
 Secrets that one call may bring along, and how much of them: each is prepared for, and a caller that
@@ -41,12 +43,53 @@ writes thousands of lines as its password wants the server to be busy.
 MOST_MADE = 1_000
 """Redactors that are kept; one that is needed again is made again."""
 
-_STRINGS = re.compile(rb'"([^"]*)"(\s*:)?').findall
-"""The strings of a document that has no escapes, and which of them are names."""
-
 _encode = msgspec.json.encode
 _decode = msgspec.json.decode
 _replace = msgspec.structs.replace
+
+
+class Known(Protocol):
+    """What must not be in any answer to a tenant."""
+
+    @property
+    def version(self) -> int:
+        """Another one for other values."""
+
+    @property
+    def values(self) -> Mapping[str, str]:
+        """Each secret by the name that is shown in its place."""
+
+
+class Secrets(Protocol):
+    """What this process knows of tenants' secrets; one is known before any tool has it."""
+
+    def known(self, tenant: str | None) -> Known:
+        """What is known now; None is no tenant."""
+
+    def loaded(self, tenant: str) -> Known | None:
+        """The same where that is recent; None: it must be loaded."""
+
+    async def load(self, tenant: str) -> Known:
+        """Find out; StoreUnavailable."""
+
+
+class Nothing:
+    """What there is to know where nobody keeps secrets."""
+
+    version = 0
+    values: Mapping[str, str] = {}
+
+    def known(self, tenant: str | None) -> Known:
+        """Nothing."""
+        return self
+
+    def loaded(self, tenant: str) -> Known | None:
+        """Nothing."""
+        return self
+
+    async def load(self, tenant: str) -> Known:
+        """Nothing."""
+        return self
 
 
 class Redaction:
@@ -184,7 +227,7 @@ class Guard(msgspec.Struct, weakref=True):
         redactor = self.now()
         if outcome.failure is not None and len(str(outcome.failure.message)) > LONG_BYTES:
             return None
-        if outcome.failure is None and _is_harmless(outcome, redactor):
+        if outcome.failure is None and is_harmless(outcome, redactor):
             return outcome
         content = _encode(outcome.content)
         structured = b"" if outcome.structured is UNSET else _encode(outcome.structured)
@@ -194,7 +237,7 @@ class Guard(msgspec.Struct, weakref=True):
         """The same for one of any size; raises as `fit` where it cannot be told at all."""
         redactor, before = self.now(), outcome
         if outcome.failure is not None:
-            failure = _failure(outcome.failure, redactor)
+            failure = failure_without(outcome.failure, redactor)
             if failure is not outcome.failure:
                 outcome = _replace(outcome, failure=failure)
         content = document.cleaned(_encode(outcome.content), redactor, blocks=True)
@@ -205,7 +248,7 @@ class Guard(msgspec.Struct, weakref=True):
             structured = document.cleaned(encoded, redactor)
             if structured is not None and isinstance(self.offer, Tool) and self.offer.output_schema:
                 # A secret may be a word of the answer's own form, which would be another one then.
-                names = frozenset(_names(self.offer.output_schema))
+                names = frozenset(names_in(self.offer.output_schema))
                 structured = document.cleaned(encoded, redactor, names=names)
             if structured is not None:
                 outcome = _replace(outcome, structured=Raw(structured))
@@ -278,7 +321,7 @@ class Guard(msgspec.Struct, weakref=True):
         self, requests: Mapping[str, InputRequest]
     ) -> Mapping[str, Mapping[str, Any]]:
         """See `Client`."""
-        clean = {key: _question(request, self.now()) for key, request in requests.items()}
+        clean = {key: question_without(request, self.now()) for key, request in requests.items()}
         with held(self.clock, self.seat):
             return await self.client.request(clean)
 
@@ -306,58 +349,6 @@ def written(call: Call, offer: Offer) -> list[tuple[str, str]]:
         for path in offer.secret_arguments
         for value in literals((path,), call.arguments)
     ]
-
-
-def _is_harmless(outcome: Outcome, redactor: Redactor) -> bool:
-    """Decide the usual case, one text and perhaps the same as JSON, without encoding it again."""
-    if len(outcome.content) != 1:
-        return False
-    block, value = outcome.content[0], outcome.structured
-    text = block.get("text")
-    if len(block) != 2 or block.get("type") != "text" or not isinstance(text, str):
-        return False
-    plain = text.encode(errors="surrogatepass")
-    if len(plain) > LONG_BYTES or not redactor.clear(plain):
-        return False
-    if value is UNSET:
-        return True
-    if not isinstance(value, Raw):
-        return False
-    encoded = bytes(value)
-    if b"\\" in encoded or len(encoded) > LONG_BYTES:
-        return False
-    if encoded != plain and not redactor.clear(encoded):
-        return False
-    # What is split over several strings, as `document` finds it.
-    return redactor.clear(b"".join([text for text, colon in _STRINGS(encoded) if not colon]))
-
-
-def _failure(failure: Failure, redactor: Redactor) -> Failure:
-    message = redactor.clean(str(failure.message))
-    field = None if failure.field is None else redactor.clean(str(failure.field))
-    if message == failure.message and field == failure.field:
-        return failure
-    return _replace(failure, message=message, field=field)
-
-
-def _question(request: InputRequest, redactor: Redactor) -> InputRequest:
-    try:
-        params = document.cleaned(_encode(request.params), redactor)
-    except UNENCODABLE:
-        return request  # it has no JSON, which whoever sends it finds out
-    return request if params is None else InputRequest(request.method, _decode(params))
-
-
-def _names(schema: Any) -> Iterator[bytes]:
-    """What members are called by a schema."""
-    if isinstance(schema, Mapping):
-        properties = schema.get("properties")
-        if isinstance(properties, Mapping):
-            yield from (name.encode(errors="surrogatepass") for name in properties)
-        schema = [*schema.values()]
-    if isinstance(schema, Sequence) and not isinstance(schema, str):
-        for inner in schema:
-            yield from _names(inner)
 
 
 def _shown(value: Any) -> str:
