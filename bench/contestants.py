@@ -87,6 +87,11 @@ def shipped(settings: Settings, folder: Path) -> Launch:
     return serve(gatepost.write_config(settings, folder))
 
 
+def stripped(settings: Settings, folder: Path) -> Launch:
+    """The same without what stands around a call: limits, audit, metrics, the log of requests."""
+    return serve(gatepost.write_config(settings, folder, controls=gatepost.OFF))
+
+
 def serve(config: Path) -> Launch:
     """`gatepost serve` with this file."""
     command = [sys.executable, "-m", "gatepost", "serve", "--config", str(config)]
@@ -97,10 +102,18 @@ def serve(config: Path) -> Launch:
 CONTESTANTS = (
     Contestant(
         "gatepost",
-        "Gatepost as shipped",
+        "Gatepost, all controls on",
         shipped,
         quick=EVERYTHING,
         again=EVERYTHING,
+        remembers=True,
+        ready_line="Gatepost is ready at",
+    ),
+    Contestant(
+        "stripped",
+        "Gatepost, controls off",
+        stripped,
+        again=("warm",),
         remembers=True,
         ready_line="Gatepost is ready at",
     ),

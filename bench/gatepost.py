@@ -1,6 +1,7 @@
 """Gatepost's configuration for the comparison, and the tools that make its list long."""
 
 import json
+import socket
 from collections.abc import Sequence
 from pathlib import Path
 
@@ -16,6 +17,7 @@ mode = "development"
 [listen]
 host = "127.0.0.1"
 port = {port}
+metrics = {metrics}
 
 [[issuers]]
 issuer = "{issuer}"
@@ -28,20 +30,53 @@ create_on_first_use = true
 load = {load}
 packs = ["demo"]
 
-[storage]
-database = "memory:"
-
 [workspace]
 root = {workspaces}
 
+{controls}
+"""
+
+ON = """\
+[storage]
+database = {database}
+
 [limits]
 failures_per_second = 0
-requests_per_second = 0
+requests_per_second = 1_000_000
+burst = 1_000_000
+
+[limits.tenant]
+requests_per_second = 1_000_000
+burst = 1_000_000
+
+[limits.tool]
+requests_per_second = 1_000_000
+burst = 1_000_000
+concurrency = 1_000
 
 [log]
 level = "info"
 format = "json"
 """
+"""Everything that stands around a call in production, with limits that nobody meets."""
+
+OFF = """\
+[storage]
+database = "memory:"
+
+[audit]
+enabled = false
+
+[limits]
+failures_per_second = 0
+requests_per_second = 0
+concurrency = 0
+tenant = {{ concurrency = 0 }}
+
+[log]
+level = "error"
+"""
+"""The gate, the protocol and the runner alone."""
 
 HEAD = '''\
 """Tools that make the list long."""
@@ -63,8 +98,14 @@ async def tool_{number:03}(
 '''
 
 
-def write_config(settings: Settings, folder: Path, *, more: Sequence[Path] = ()) -> Path:
-    """Write configuration and tools into *folder*, naming *more* tools; the path for `--config`."""
+def write_config(
+    settings: Settings, folder: Path, *, more: Sequence[Path] = (), controls: str = ON
+) -> Path:
+    """
+    Write configuration and tools into *folder*, naming *more* tools; the path for `--config`.
+
+    *controls* is ON or OFF.
+    """
     fillers = range(DEMO_TOOLS, settings.tools)
     if fillers:
         tools = HEAD + "".join(FILLER.format(number=number) for number in fillers)
@@ -76,7 +117,17 @@ def write_config(settings: Settings, folder: Path, *, more: Sequence[Path] = ())
         issuer=settings.issuer,
         load=json.dumps(load),
         workspaces=json.dumps(str(folder / "workspaces")),
+        metrics=json.dumps(f"127.0.0.1:{free_port()}" if controls == ON else ""),
+        controls=controls.format(database=json.dumps(f"sqlite:///{folder / 'gatepost.db'}")),
     )
     path = folder / "gatepost.toml"
     path.write_text(text, encoding="utf-8")
     return path
+
+
+def free_port() -> int:
+    """A port that nobody uses at this moment."""
+    with socket.socket() as sock:
+        sock.bind(("127.0.0.1", 0))
+        port: int = sock.getsockname()[1]
+    return port

@@ -6,6 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass, field, replace
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from bench import wrk
 from bench.contestants import Contestant, Unavailable
@@ -95,7 +96,11 @@ class Bench:
 
     def place(self, contestant: Contestant, what: Workload) -> Place:
         """Where a server takes a workload's requests."""
-        return contestant.place(self.ports[contestant.name], what)
+        place = contestant.place(self.ports[contestant.name], what)
+        # All tokens are for one resource, so every Gatepost has to be that one.
+        return (
+            replace(place, name=urlsplit(self.resource).netloc) if contestant.remembers else place
+        )
 
     def load(self, contestant: Contestant, what: Workload, seconds: int) -> wrk.Account:
         """One interval of a workload against a server."""
@@ -103,7 +108,7 @@ class Bench:
         path = self.folder / f"{what.name}-{contestant.name}.lua"
         script = wrk.script(what, place, self.purse.files.get(what.tokens))
         path.write_text(script, encoding="utf-8")
-        return wrk.load(f"http://{place.host}", path, seconds=seconds, cores=self.cores)
+        return wrk.load(f"http://{place.address}", path, seconds=seconds, cores=self.cores)
 
     @contextmanager
     def started(

@@ -26,11 +26,18 @@ class Place:
 
     port: int
     path: str = PATH
+    name: str = ""
+    """What the Host header says where that is another server's address."""
+
+    @property
+    def address(self) -> str:
+        """Where to connect."""
+        return f"127.0.0.1:{self.port}"
 
     @property
     def host(self) -> str:
         """The value of the Host header."""
-        return f"127.0.0.1:{self.port}"
+        return self.name or self.address
 
 
 @dataclass(frozen=True)

@@ -1,17 +1,17 @@
 """The composition root: from a configuration and its services to the app that serves."""
 
+import importlib
 from collections.abc import Awaitable, Mapping, Sequence
-from importlib import metadata
 from ipaddress import ip_network
-from typing import cast
+from typing import TypeVar, cast
 
 import msgspec
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gatepost.dashboard import routes as dashboard
+from gatepost.config.dashboard import is_on
 from gatepost.edge.cors import Cors, Origins
-from gatepost.edge.edge import Edge, respond
+from gatepost.edge.edge import Edge, Paint, respond
 from gatepost.edge.headers import Headers
 from gatepost.edge.limits import Limits
 from gatepost.edge.origin import Origin
@@ -22,10 +22,13 @@ from gatepost.mcp.endpoint import Endpoint
 from gatepost.mcp.endpoint import Limits as BodyLimits
 from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.server import Server, ServerInfo
+from gatepost.mcp.tracing import TalkativeTracedEndpoint, TracedEndpoint
 from gatepost.pages import document_headers, page_headers, start_page
+from gatepost.release import version
 from gatepost.rest.bridge import Bridge
 from gatepost.rest.bridge import Limits as BridgeLimits
 from gatepost.rest.document import document
+from gatepost.rest.tracing import TracedBridge
 from gatepost.services import Services
 from gatepost.settings import Config
 from gatepost.telemetry.family import GATE_REASONS
@@ -37,6 +40,7 @@ from gatepost_authz.metadata import Metadata
 from gatepost_authz.middleware import BearerMiddleware, Place
 
 Paths = tuple[str, ...]
+Traceable = TypeVar("Traceable", Endpoint, Bridge)
 
 ENDPOINT_METHODS = ("GET", "POST", "DELETE")
 HEALTH, READINESS = PROBES = ("/health", "/readyz")
@@ -58,12 +62,12 @@ def build_app(
     bearer = Bearer(config, services, resource, challenge)
     endpoint = bearer(cast("ASGIApp", mcp(config, services, resource, challenge)))
     path = resource.path or "/"
-    rooms = dashboard.rooms(config, services, resource)
+    dashboard, paint = rooms_of(config, services, resource)
     table = Table(
         [
             Route(path, endpoint, methods=ENDPOINT_METHODS),
             *tool_routes(config, services, resource, challenge, bearer),
-            *rooms.routes,
+            *dashboard,
             *public_routes(config, services, resource, unknown=bearer(not_found)),
             *development_issuer,
         ],
@@ -80,8 +84,19 @@ def build_app(
         },
         is_endpoint=table.first_matches,
         tally=Tally(services.meter, table, resource),
-        paint=rooms.paint,
+        paint=paint,
     )
+
+
+def rooms_of(
+    config: Config, services: Services, resource: Resource
+) -> tuple[Sequence[Route], Paint]:
+    """The dashboard's routes, and how its refusals look; nothing where there is none."""
+    if not is_on(config):
+        return (), lambda path, refusal, request_id: None
+    # By name: a server without one does not wait for its pages.
+    rooms = importlib.import_module("gatepost.dashboard.routes").rooms(config, services, resource)
+    return rooms.routes, rooms.paint
 
 
 def checks(
@@ -198,8 +213,8 @@ def mcp(
         asking=services.approvals.plan,
         underway=services.underway,
     )
-    kind = TalkativeEndpoint if config.log.level == "debug" else Endpoint
-    return kind(
+    kind = ENDPOINTS[config.log.level == "debug", services.outlet.tracer is not None]
+    endpoint = kind(
         server,
         challenge=challenge,
         resource=resource,
@@ -213,6 +228,25 @@ def mcp(
         ),
         mirrors=mirrors,
     )
+    return traced(endpoint, config, services)
+
+
+ENDPOINTS: Mapping[tuple[bool, bool], type[Endpoint]] = {
+    (False, False): Endpoint,
+    (True, False): TalkativeEndpoint,
+    (False, True): TracedEndpoint,
+    (True, True): TalkativeTracedEndpoint,
+}
+"""By whether the log tells of each request, and whether spans do."""
+
+
+def traced(app: Traceable, config: Config, services: Services) -> Traceable:
+    """*app*, with what it needs if it is one that traces."""
+    tracer = services.outlet.tracer
+    if tracer is not None and isinstance(app, TracedEndpoint | TracedBridge):
+        app.tracer, app.registry = tracer, services.registry
+        app.names_tenant = config.telemetry.trace_tenant
+    return app
 
 
 def tool_routes(
@@ -220,7 +254,8 @@ def tool_routes(
 ) -> list[Route]:
     """The REST tool protocol, beside the endpoint and behind the same gate."""
     limits, beside = config.limits, Beside(resource)
-    bridge = Bridge(
+    kind = Bridge if services.outlet.tracer is None else TracedBridge
+    bridge = kind(
         services.runner,
         services.registry,
         challenge=challenge,
@@ -237,6 +272,7 @@ def tool_routes(
             private={"claimed": refusal.claimed},
         ),
     )
+    traced(bridge, config, services)
     listing = bearer(bridge.list_tools, place=beside)
     calling = bearer(bridge.call_tool, place=beside)
     return [
@@ -332,14 +368,6 @@ async def not_found(scope: Scope, receive: Receive, send: Send) -> None:
 async def health() -> tuple[int, bytes]:
     """What `/health` says."""
     return 200, _HEALTH
-
-
-def version() -> str:
-    """The version that is running."""
-    try:
-        return metadata.version("gatepost")
-    except metadata.PackageNotFoundError:
-        return "0+source"
 
 
 _NOT_FOUND = b'{"error":"not_found","message":"Nothing is served at this path."}'

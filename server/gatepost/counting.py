@@ -5,6 +5,7 @@ from time import perf_counter
 from gatepost.audit.entry import reason_of
 from gatepost.pledge import Pledge
 from gatepost.telemetry.metrics import Meter
+from gatepost.telemetry.trace import CURRENT
 from gatepost.tools.api import Call, Failure
 from gatepost.tools.record import Recorder
 from gatepost.tools.redaction import Guard
@@ -21,9 +22,14 @@ SETTLED = _settled()
 
 
 class Counting:
-    """A Recorder that counts, before the one that keeps records; None: nobody keeps any."""
+    """
+    A Recorder that counts, before the one that keeps records; None: nobody keeps any.
 
-    def __init__(self, meter: Meter, recorder: Recorder | None) -> None:
+    *traced*: the span that a call runs in is told how it ended.
+    """
+
+    def __init__(self, meter: Meter, recorder: Recorder | None, *, traced: bool = False) -> None:
+        self._traced = traced
         self._meter = meter
         self._recorder = recorder
 
@@ -46,6 +52,8 @@ class Counting:
             outcome = reason_of(ending).outcome
             if outcome in LACKING:
                 self._meter.refused(outcome)
+        if self._traced and not call.depth and (mark := CURRENT.get()) is not None:
+            mark.span.say("gatepost.outcome", outcome)
         name = None if outcome == "unknown" else call.name
         self._meter.called(call.kind, name, outcome, perf_counter() - began)
         if call.kind == "tool":

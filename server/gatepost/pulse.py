@@ -7,6 +7,7 @@ from typing import Protocol
 
 import msgspec
 
+from gatepost.outlet import Outlet
 from gatepost.storage import Watch
 from gatepost.telemetry import family, process
 from gatepost.telemetry.access import AccessLog
@@ -63,6 +64,8 @@ class Parts(Protocol):
     def redaction(self) -> Redaction: ...
     @property
     def log(self) -> AccessLog: ...
+    @property
+    def outlet(self) -> Outlet: ...
 
 
 class Look(Protocol):
@@ -166,6 +169,8 @@ def pulse_of(parts: Parts) -> Pulse:
         counters=[
             Counter(family.REDACTIONS, lambda: parts.redaction.found),
             Counter(family.LINES_DROPPED, lambda: parts.log.dropped),
+            Counter(family.EXPORT_DROPPED, lambda: parts.outlet.dropped[0], ("traces",)),
+            Counter(family.EXPORT_DROPPED, lambda: parts.outlet.dropped[1], ("logs",)),
             Counter(family.KEY_FETCHES, lambda: parts.keys.fetched, ("fetched",)),
             Counter(family.KEY_FETCHES, lambda: parts.keys.failed, ("failed",)),
         ],

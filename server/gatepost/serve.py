@@ -16,10 +16,11 @@ import msgspec
 import uvloop
 from starlette.routing import Route
 
-from gatepost.app import Application, build_app, version
+from gatepost.app import Application, build_app
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing
 from gatepost.listen import Server, listen_config, tls_context
+from gatepost.release import version
 from gatepost.scraping import scraped
 from gatepost.services import opened
 from gatepost.settings import Config

@@ -9,16 +9,11 @@ from pathlib import Path
 import msgspec
 
 from gatepost import storage
-from gatepost.approvals.desk import Desk
 from gatepost.approvals.expiry import expiring
-from gatepost.approvals.herald import Herald
-from gatepost.approvals.minutes import Minutes
-from gatepost.approvals.page import page_of
-from gatepost.approvals.policy import plan_of
-from gatepost.approvals.stage import Approval
-from gatepost.approvals.webhook import Webhook, key_of
+from gatepost.audit.erasure import Erasure
 from gatepost.audit.journal import Journal
 from gatepost.audit.keeping import Keeping
+from gatepost.audit.trail import Trail
 from gatepost.changes import Feed, TenantChanges
 from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
@@ -29,6 +24,7 @@ from gatepost.cutoffs.withdrawal import Withdrawals
 from gatepost.edge.flood import Flood
 from gatepost.guard.debug import Debug
 from gatepost.guard.once import Once, Runs
+from gatepost.guard.tracing import Traced
 from gatepost.keyring import KeyRing
 from gatepost.lending import Lending
 from gatepost.limits.attempts import Attempts
@@ -38,8 +34,10 @@ from gatepost.mcp.keeper import Keeper
 from gatepost.mcp.ledger import Ledger, Terms
 from gatepost.mcp.register import Register
 from gatepost.outbound.client import Client
+from gatepost.outlet import connected
 from gatepost.pulse import beating, pulse_of
 from gatepost.renewal import known_tenants, lists_changed, losers, outcasts, told_tenants
+from gatepost.reviews import Reviews
 from gatepost.secrets.shelf import Secrets
 from gatepost.secrets.vault import Vault
 from gatepost.settings import Config
@@ -65,8 +63,6 @@ from gatepost_authz.scopes import Implications
 from gatepost_authz.tenant import Policy, Tenancy
 from gatepost_authz.verifier import JwtVerifier, TokenVerifier, Verifiers
 
-NO_TENANT = ""
-"""Whose connections the server's own requests use; no tenant has this id."""
 SETTLE_S = 1.0
 """How long all processes may take to take up a configuration before clients hear of it."""
 
@@ -87,6 +83,8 @@ class Services:
     lending: Lending
     tenants_apart: bool
     """Whether each tenant has a resource of its own."""
+    _opaque: IntrospectionVerifier | None = None
+    _config: Config | None = None
 
     def __init__(
         self,
@@ -103,11 +101,11 @@ class Services:
         self.watch = storage.Watch(records, relay)
         self.runs = Runs(records, relay)
         self.feed = Feed(relay)
-        limits = config.limits
-        most, each = limits.listen_streams, limits.listen_streams_per_caller
-        self.streams = Streams(most=most, most_per_caller=each)
+        self.streams = streams_of(config)
         self.fetcher = Fetcher(development=config.development, network=config.network)
-        self.outbound = Client(config.network, tls=self.fetcher.tls)
+        self.outbound = Client(
+            config.network, tls=self.fetcher.tls, traced=config.telemetry.propagate_to
+        )
         self.keys, self.decisions = Keys(self.fetcher), Decisions()
         self.keyring = keyring
         self.workspaces = Workspaces(
@@ -118,26 +116,28 @@ class Services:
         self.redaction = Redaction(self.secrets)
         self.limits = Limits(relay if config.storage.shared else None)
         self.journal = Journal(records, keyring, self.redaction, config.audit)
-        self.flood = Flood(limits.failures_per_second)
+        self.trail = Trail(records)
+        self.erasure = Erasure(records, keyring)
+        self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(
-            config.log.format,
-            enabled=config.log.level in {"debug", "info"},
-            clean=self.redaction.clean,
+            config.log.format, enabled=config.log.requests, clean=self.redaction.clean
         )
+        self.outlet = connected(config, self.fetcher.tls, self.journal.listeners)
         self.register = Register(records, relay)
-        self.webhook = Webhook(lambda: self.outbound.of(NO_TENANT))
-        herald = Herald(relay, Minutes(self.journal), self.webhook)
-        self.approvals = Desk(records, keyring, self.redaction, herald)
+        shared = records, relay, keyring
+        self.reviews = Reviews(*shared, self.redaction, self.journal, self.outbound)
+        self.approvals = self.reviews.desk
         self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
-        self.cutoffs = CutOffs(records, relay, ended=self._cut_off)
-        self.withdrawals = Withdrawals(records, self.approvals)
+        self._look_out_for_cut_offs()
+        self._introspectors: list[Introspectors] = []
+        self.apply(config, toolbox)
+
+    def _look_out_for_cut_offs(self) -> None:
+        self.cutoffs = CutOffs(self.records, self.relay, ended=self._cut_off)
+        self.withdrawals = Withdrawals(self.records, self.approvals)
         self.underway = Underway()
         self.underway.is_revoked = self.cutoffs.is_revoked
         self.streams.is_cut = self.cutoffs.is_cut
-        self._opaque: IntrospectionVerifier | None = None
-        self._introspectors: list[Introspectors] = []
-        self._config: Config | None = None
-        self.apply(config, toolbox)
 
     def apply(self, config: Config, toolbox: Toolbox) -> None:
         """Make what depends on issuers, tenants, scopes and tools; raises nothing half done."""
@@ -197,12 +197,16 @@ class Services:
             timeout_s=config.tools.timeout_s,
             max_result_bytes=config.tools.max_result_bytes,
             redaction=self.redaction,
-            recorder=Counting(self.meter, self.journal if config.audit.enabled else None),
+            recorder=Counting(
+                self.meter,
+                self.journal if config.audit.enabled else None,
+                traced=self.outlet.tracer is not None,
+            ),
         )
 
     def _stages(self, config: Config, registry: Registry) -> list[Stage]:
         """What happens around a call, outermost first."""
-        self._take_up_approvals(config, registry)
+        self.reviews.apply(config, registry.tools.values())
         settings, limits = config.tools, config.limits
         rate, burst = limits.requests_per_second, limits.burst
         buckets = self.limits.tally.buckets
@@ -222,32 +226,12 @@ class Services:
         ]
         if not self.limits.limits_nothing:
             stages.append(self.limits)
-        if self.approvals.plan:
-            stages.append(
-                Approval(
-                    self.approvals,
-                    self.runs,
-                    self.relay,
-                    redaction=self.redaction,
-                    timeout_s=settings.timeout_s,
-                    max_result_bytes=settings.max_result_bytes,
-                    page=page_of(config.resource),
-                    is_cut=self.cutoffs.is_cut,
-                )
-            )
+        stages += self.reviews.stages(config, self.runs, self.cutoffs.is_cut)
         if config.log.level == "debug":
             stages.insert(0, Debug())
+        if self.outlet.tracer is not None:
+            stages.insert(0, Traced(self.outlet.tracer))
         return stages
-
-    def _take_up_approvals(self, config: Config, registry: Registry) -> None:
-        """Which calls need a person from now on, and who is told of it."""
-        settings = config.approvals
-        plan = plan_of(settings, registry.tools.values())
-        self.approvals.apply(settings, plan, registry.tools)
-        if (hook := settings.webhook).url:
-            self.webhook.apply(hook.url, key_of(resolve(hook.secret)), page_of(config.resource))
-        else:
-            self.webhook.apply("", b"", page_of(config.resource))
 
     def _tell_streams(self, before: Config, after: Config, registry: Registry) -> None:
         """Whoever is connected hears of the lists that change, or loses its stream with its due."""
@@ -331,7 +315,7 @@ class Services:
         """Close what was made here, the log last, so that it has the last requests."""
         await self.withdrawals.aclose()
         await self.keeper.aclose()
-        await self.webhook.aclose()
+        await self.reviews.aclose()
         await self.runs.aclose()  # before the rest, which what still runs uses
         await self.journal.aclose()
         for introspectors in self._introspectors:
@@ -342,6 +326,7 @@ class Services:
         self.workspaces.close()
         await self.register.aclose()
         await self.feed.aclose()
+        await self.outlet.aclose()
         await self.log.aclose()
 
 
@@ -370,6 +355,12 @@ async def opened(
         await closing.enter_async_context(beating(pulse_of(services)))
         await closing.enter_async_context(expiring(services.approvals))
         yield services
+
+
+def streams_of(config: Config) -> Streams:
+    """The streams that callers may hold open."""
+    limits = config.limits
+    return Streams(most=limits.listen_streams, most_per_caller=limits.listen_streams_per_caller)
 
 
 def keyring_of(config: Config) -> KeyRing:

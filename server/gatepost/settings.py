@@ -207,6 +207,11 @@ class LogSettings(Table, frozen=True, kw_only=True):
     format: LogFormat = "json"
     """`json` for machines, `console` for a person."""
 
+    @property
+    def requests(self) -> bool:
+        """Whether there is a line for each request."""
+        return self.level in {"debug", "info"}
+
 
 class StdioSettings(Table, frozen=True, kw_only=True):
     """Whose calls `gatepost stdio` serves: there is no token, so the operator says it here."""

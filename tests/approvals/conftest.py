@@ -3,9 +3,9 @@
 import pytest
 
 from gatepost.approvals import standing
-from tests.tenancy.conftest import idp
+from tests.tenancy.conftest import elsewhere, idp
 
-__all__ = ["idp"]
+__all__ = ["elsewhere", "idp"]
 
 
 @pytest.fixture(autouse=True)

@@ -13,7 +13,7 @@ from schemathesis.engine import Status, from_schema
 from schemathesis.engine.events import NonFatalError, ScenarioFinished
 from schemathesis.openapi import from_dict
 
-from gatepost.app import version
+from gatepost.release import version
 from gatepost.rest.descriptor import MOST_TOOLS
 from tests.rest import calm
 from tests.rest.octopus import Octopus

@@ -144,7 +144,8 @@ def modern(
     named = (params or {}).get(MIRRORED.get(method, ""))
     if isinstance(named, str):
         fields.append(("Mcp-Name", in_header(named)))
-    return fields, message(method, {**(params or {}), "_meta": meta})
+    own = (params or {}).get("_meta", {})
+    return fields, message(method, {**(params or {}), "_meta": {**meta, **own}})
 
 
 def result(answer: RawAnswer) -> dict[str, Any]:

@@ -52,3 +52,51 @@ def test_an_address_is_read_as_it_is_written() -> None:
     assert read_address("[::1]:9464") == Address("::1", 9464)
     assert read_address("localhost:1").is_loopback
     assert not read_address("example.com:1").is_loopback
+
+
+COLLECTORS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "none": ({}, []),
+    "over https": ({"otlp_endpoint": "https://otel.example.com:4318"}, []),
+    "on this machine": (
+        {"otlp_endpoint": "http://127.0.0.1:4318", "otlp_headers": {"X-Key": "env:PATH"}},
+        [],
+    ),
+    "in the clear without a secret": ({"otlp_endpoint": "http://otel.internal:4318"}, []),
+    "in the clear with one": (
+        {"otlp_endpoint": "http://otel.internal:4318", "otlp_headers": {"X-Key": "env:PATH"}},
+        ["config.E098"],
+    ),
+    "a secret written out": (
+        {"otlp_endpoint": "https://otel.example.com", "otlp_headers": {"X-Key": "s3cret"}},
+        ["config.E098"],
+    ),
+    "a secret that is not there": (
+        {"otlp_endpoint": "https://otel.example.com", "otlp_headers": {"X-Key": "env:NO_SUCH"}},
+        ["config.E098"],
+    ),
+    "a header that is none": (
+        {"otlp_endpoint": "https://otel.example.com", "otlp_headers": {"X Key:": "env:PATH"}},
+        ["config.E098"],
+    ),
+    "a password in the address": (
+        {"otlp_endpoint": "https://me:s3cret@otel.example.com"},
+        ["config.E098"],
+    ),
+    "no address": ({"otlp_endpoint": "otel.example.com:4318"}, ["config.E098"]),
+    "more than everything": ({"sample_ratio": 1.5}, ["config.E099"]),
+    "less than nothing": ({"sample_ratio": -0.1}, ["config.E099"]),
+    "a friend": ({"propagate_to": ["https://api.example.com"]}, []),
+    "a friend's path": ({"propagate_to": ["https://api.example.com/v1"]}, ["config.E099"]),
+    "everybody": ({"propagate_to": ["*"]}, ["config.E099"]),
+}
+
+
+@pytest.mark.parametrize("case", COLLECTORS)
+def test_the_way_to_the_collector_is_judged(idp: Idp, case: str) -> None:
+    """Whatever could not be reached, or would be read on the way, is said before it is used."""
+    telemetry, wanted = COLLECTORS[case]
+    found = judged([issuer(idp)], telemetry=telemetry)
+
+    told = [one for one in found if (one.setting or "").startswith("telemetry.")]
+    assert [one.id for one in told] == wanted
+    assert "s3cret" not in str(told)

@@ -142,7 +142,14 @@ class Desk:
         """Refuse the call; the agent reads *reason*, which may be empty. Raises Undecidable."""
         if request_id.startswith(scripts.PREFIX):
             self._inside(tenant, by)
-            decided = await scripts.reject(self.records, tenant, request_id, by, now=self.clock())
+            decided = await scripts.reject(
+                self.records,
+                tenant,
+                request_id,
+                by,
+                reason=self._words(tenant, reason),
+                now=self.clock(),
+            )
             await self.herald.request("rejected", decided, by)
             return decided
         while True:

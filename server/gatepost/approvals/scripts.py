@@ -42,12 +42,13 @@ async def approve(
 
 
 async def reject(
-    records: Records, tenant: str, request_id: str, by: Approver, *, now: float
+    records: Records, tenant: str, request_id: str, by: Approver, *, reason: str, now: float
 ) -> Request:
     """Drop it from what waits; Undecidable."""
     request, review = await _judged(records, tenant, request_id, by, now)
     await _of(records, tenant).drop(review.digest)
-    return _decided(request, Decision(by=party_of(by), verdict="rejected", at=now))
+    decision = Decision(by=party_of(by), verdict="rejected", at=now, reason=reason)
+    return _decided(request, decision)
 
 
 def _of(records: Records, tenant: str) -> Approvals:

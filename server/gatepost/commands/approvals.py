@@ -1,7 +1,6 @@
 """`gatepost approvals`: what waits for a person, decided by whoever runs the server."""
 
 import asyncio
-import time
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
 from datetime import UTC, datetime
@@ -12,12 +11,7 @@ import click
 import msgspec
 
 from gatepost.approvals.desk import Desk
-from gatepost.approvals.herald import Herald
-from gatepost.approvals.minutes import Minutes
-from gatepost.approvals.page import page_of
-from gatepost.approvals.policy import plan_of
 from gatepost.approvals.request import Grant, Operator, Party, Request, Undecidable
-from gatepost.approvals.webhook import Webhook, key_of
 from gatepost.audit.journal import Journal
 from gatepost.commands.configuration import (
     administrator,
@@ -27,9 +21,10 @@ from gatepost.commands.configuration import (
     visible,
 )
 from gatepost.config.own import own_secrets
-from gatepost.config.references import plain, resolve
+from gatepost.config.references import plain
 from gatepost.config.toolbox import Toolbox
 from gatepost.outbound.client import Client
+from gatepost.reviews import Reviews
 from gatepost.secrets.shelf import Secrets
 from gatepost.secrets.vault import Vault
 from gatepost.services import keyring_of
@@ -251,13 +246,8 @@ async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator
         secrets.keep_own(own_secrets(config))
         redaction = Redaction(secrets)
         await redaction.ready(tenant)
-        settings, tools = config.approvals, {tool.name: tool for tool in toolbox.tools}
-        webhook = Webhook(lambda: outbound.of(""), clock=time.time, pauses_s=(0.5,))
-        if settings.webhook.url:
-            key = key_of(resolve(settings.webhook.secret))
-            webhook.apply(settings.webhook.url, key, page_of(config.resource))
-        journal = Journal(records, keyring, redaction, config.audit)
-        desk = Desk(records, keyring, redaction, Herald(relay, Minutes(journal), webhook))
-        desk.apply(settings, plan_of(settings, toolbox.tools), tools)
-        async with aclosing(webhook), aclosing(journal):
-            yield desk
+        async with aclosing(Journal(records, keyring, redaction, config.audit)) as journal:
+            reviews = Reviews(records, relay, keyring, redaction, journal, outbound)
+            reviews.apply(config, toolbox.tools)
+            async with aclosing(reviews):
+                yield reviews.desk

@@ -10,7 +10,6 @@ from typing import BinaryIO, Literal, TypeVar
 
 import click
 
-from gatepost.app import version
 from gatepost.audit.cef import as_cef
 from gatepost.audit.checkpoint import PublicKeys, Unproven, as_pem, from_pem, public_keys
 from gatepost.audit.erasure import sign
@@ -28,6 +27,7 @@ from gatepost.audit.verify import PAGE, Verdict, verify
 from gatepost.commands.configuration import config_option, examine, show
 from gatepost.config.references import plain
 from gatepost.keyring import KeyRing
+from gatepost.release import version
 from gatepost.settings import Config
 from gatepost.stores.api import Records, StoreRefused, StoreUnavailable
 from gatepost.stores.audit import Checkpoint

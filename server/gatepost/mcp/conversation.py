@@ -21,6 +21,7 @@ from gatepost.mcp.room import Room, Signal
 from gatepost.mcp.visit import Visit
 from gatepost.stores.api import StoreUnavailable
 from gatepost.streams import Closing, TooMany
+from gatepost.telemetry.trace import marked
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.asking import UrlElicitation
 from gatepost.tools.client import (
@@ -188,7 +189,7 @@ class Conversation(Audience):
         room, stream = self._ear.room, self._resumable
         revision = room.session.version
         shown = {
-            key: projected(one, revision, elicitation_id=secrets.token_urlsafe(12))
+            key: marked(projected(one, revision, elicitation_id=secrets.token_urlsafe(12)))
             for key, one in requests.items()
         }
         if stream is None:

@@ -29,6 +29,9 @@ class Meta(msgspec.Struct, gc=False):
     progress_token: Raw | UnsetType = msgspec.field(name="progressToken", default=UNSET)
     log_level: str | UnsetType = msgspec.field(name=LOG_LEVEL, default=UNSET)
     retry: str | UnsetType = msgspec.field(name=IDEMPOTENCY_KEY, default=UNSET)
+    # As they came: a trace context that is none is no reason to refuse anything (J-17).
+    traceparent: Raw | UnsetType = UNSET
+    tracestate: Raw | UnsetType = UNSET
 
 
 class Params(msgspec.Struct, gc=False):

@@ -23,6 +23,7 @@ from gatepost.mcp.params import NO_META, Params
 from gatepost.mcp.questions import digest
 from gatepost.mcp.server import Server
 from gatepost.mcp.stream import Stream
+from gatepost.telemetry.trace import marked, shared
 from gatepost.tools.asking import Malformed, Unfit, UrlElicitation, check_answer
 from gatepost.tools.client import (
     PAGES,
@@ -222,7 +223,7 @@ class Rounds(Audience):
             raise Refused(INTERNAL_ERROR, "The call asks more often than it may", status=200)
         shown = b'{"resultType":"input_required"'
         if needed.requests:
-            shown += b',"inputRequests":' + _encode(needed.requests)
+            shown += b',"inputRequests":' + _encode(_told(needed.requests))
         state = self._seal(needed.requests, visit=visit)
         return shown + b',"requestState":' + _encode(state) + self._server.tail + b"}"
 
@@ -269,6 +270,16 @@ class Rounds(Audience):
 def _mark(page: InputRequest) -> str:
     """What tells a page from others: its message may count the minutes."""
     return str(page.params["url"])
+
+
+def _told(requests: Mapping[str, InputRequest]) -> Mapping[str, InputRequest]:
+    """The questions as they go out; what they are known by is what they ask."""
+    if shared() is None:
+        return requests
+    return {
+        key: msgspec.structs.replace(one, params=marked(one.params))
+        for key, one in requests.items()
+    }
 
 
 def is_retry(params: Params) -> bool:

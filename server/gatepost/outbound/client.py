@@ -3,7 +3,7 @@
 import asyncio
 import re
 import ssl
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import partial
 from importlib import metadata
 from typing import Unpack
@@ -23,6 +23,7 @@ from gatepost.outbound.lines import Lines
 from gatepost.outbound.lookup import checked
 from gatepost.outbound.redirect import STATUSES, following, place
 from gatepost.outbound.request import CORRELATION, OPEN, Draft, drafted, plain
+from gatepost.telemetry.trace import outgoing
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.surroundings import Reply, Sending
 from gatepost_authz.config import Network
@@ -43,7 +44,7 @@ class Client:
     The only way by which tools reach other servers; one per process.
 
     *tls* makes the context that certificates are judged by, on first use; *resolver* stands in for
-    the system's.
+    the system's. Only the origins of *traced* are told the trace context of a call.
     """
 
     def __init__(
@@ -52,8 +53,10 @@ class Client:
         *,
         tls: Callable[[], ssl.SSLContext],
         resolver: Resolver | None = None,
+        traced: Iterable[str] = (),
     ) -> None:
         self._tls = tls
+        self.traced = frozenset(traced)
         self.resolver = resolver
         # Held by whoever connects, and by lookups as long as they hang.
         self._resolvers = WeakValueDictionary[str, SystemResolver]()
@@ -113,7 +116,7 @@ class Sender:
     """See `Outbound`; for one call."""
 
     def __init__(self, client: Client, tenant: str, correlation: str | None) -> None:
-        self._reach, self._lines = client.reach, client.lines
+        self._reach, self._lines, self._traced = client.reach, client.lines, client.traced
         self._lookups = client.resolver_of(tenant)
         self._tenant = tenant
         self._ours = {"user-agent": AGENT, "accept": "*/*", "accept-encoding": "gzip, deflate"}
@@ -153,13 +156,22 @@ class Sender:
         """See `Outbound`."""
         return await checked(self._reach, self._lookups, scheme, host, port)
 
+    def _fields(self, url: str) -> Mapping[str, str]:
+        """What goes out under our name; our trace context to those who are to know it only."""
+        parent = outgoing() if self._traced else None
+        if parent is None or origin_of(httpx2.URL(url)) not in self._traced:
+            return self._ours
+        return {**self._ours, "traceparent": parent}
+
     async def _hop(
         self, draft: Draft, follows: bool, timeout_s: float, max_bytes: int
     ) -> Reply | Draft:
         """One request: what is to be asked next, or the answer."""
         url = httpx2.URL(draft.url)
         async with self._lines.of(self._tenant, secure=url.scheme == "https") as transport:
-            answer = await transport.handle_async_request(draft.request(self._ours, timeout_s))
+            answer = await transport.handle_async_request(
+                draft.request(self._fields(draft.url), timeout_s)
+            )
             try:
                 if follows and answer.status_code in STATUSES:
                     onward = following(draft, answer, self._reach)
@@ -183,6 +195,12 @@ class Sender:
                 "denied",
                 f"http://{url.host} is unencrypted, so it may be read and nothing else: use https.",
             )
+
+
+def origin_of(url: httpx2.URL) -> str:
+    """Scheme, host and port, without the port that its scheme has anyway."""
+    port = "" if url.port is None else f":{url.port}"
+    return f"{url.scheme}://{url.host}{port}"
 
 
 def _agent() -> str:

@@ -266,7 +266,7 @@ LINES_DROPPED = Family(
 EXPORT_DROPPED = Family(
     "gatepost_telemetry_dropped_total",
     "counter",
-    "Spans and log records for OpenTelemetry that were dropped because the collector was too slow.",
+    "Spans and log records that the OpenTelemetry collector did not take in time.",
     (Closed("signal", ("traces", "logs")),),
 )
 WORKERS = Family("gatepost_workers", "gauge", "Processes that serve.")

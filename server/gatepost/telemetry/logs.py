@@ -13,6 +13,7 @@ import msgspec
 import structlog
 
 from gatepost.redaction import place
+from gatepost.telemetry.trace import CURRENT
 
 LogFormat = Literal["json", "console"]
 LogLevel = Literal["debug", "info", "warning", "error"]
@@ -84,6 +85,8 @@ class JsonFormatter(logging.Formatter):
             "event": scrub(record.getMessage()),
             "logger": record.name,
         }
+        if (mark := CURRENT.get()) is not None:
+            event |= {"trace_id": mark.trace_id, "span_id": mark.span_id}
         for name, value in details(record).items():
             shown = _plain(value)
             event[name] = (
@@ -102,6 +105,8 @@ class ConsoleFormatter(logging.Formatter):
         line = f"{at} {record.levelname.lower():<7} {printable(scrub(record.getMessage()))}"
         for name, value in details(record).items():
             line += f" {name}={printable(str(_plain(value)))}"
+        if (mark := CURRENT.get()) is not None:
+            line += f" trace_id={mark.trace_id}"
         if record.exc_info:
             line += f"\n{frames(record.exc_info).rstrip()}"
         return line

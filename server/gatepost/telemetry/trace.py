@@ -1,0 +1,147 @@
+"""Trace contexts (W3C Trace Context): read from strangers, handed on to friends."""
+
+import re
+from collections.abc import Mapping, Sequence
+from contextlib import AbstractContextManager
+from contextvars import ContextVar
+from typing import Any, Literal, Protocol
+
+import msgspec
+
+TRACEPARENT, TRACESTATE = b"traceparent", b"tracestate"
+LONGEST_STATE = 512
+MOST_MEMBERS = 32
+
+_PARENT = re.compile(
+    r"(?P<version>[0-9a-f]{2})-(?P<trace>[0-9a-f]{32})-(?P<span>[0-9a-f]{16})-"
+    r"(?P<flags>[0-9a-f]{2})(?P<more>-.*)?",
+    re.ASCII,
+)
+_MEMBER = re.compile(
+    r"(?:[a-z][a-z0-9_*/-]{0,255}|[a-z0-9][a-z0-9_*/-]{0,240}@[a-z][a-z0-9_*/-]{0,13})"
+    r"=[\x20-\x2b\x2d-\x3c\x3e-\x7e]{0,255}[\x21-\x2b\x2d-\x3c\x3e-\x7e]"
+)
+SAMPLED = 1
+
+
+class Context(msgspec.Struct, frozen=True):
+    """Where a caller stands in its own trace."""
+
+    trace_id: int
+    span_id: int
+    sampled: bool
+    state: tuple[tuple[str, str], ...] = ()
+    """The members of `tracestate`; vendors' own."""
+
+
+def read_context(parent: str | None, state: str | None = None) -> Context | None:
+    """
+    What a `traceparent` and its `tracestate` say; None for anything that is none.
+
+    Strict (W3C Trace Context sections 3.2 and 3.3): a state that is not well formed is left out.
+    """
+    if parent is None or len(parent) > LONGEST_STATE:
+        return None
+    read = _PARENT.fullmatch(parent)
+    if read is None or read["version"] == "ff" or (read["version"] == "00" and read["more"]):
+        return None
+    trace_id, span_id = int(read["trace"], 16), int(read["span"], 16)
+    if not trace_id or not span_id:
+        return None
+    return Context(trace_id, span_id, bool(int(read["flags"], 16) & SAMPLED), _members(state))
+
+
+def _members(state: str | None) -> tuple[tuple[str, str], ...]:
+    if not state or len(state) > LONGEST_STATE:
+        return ()
+    members = [one for part in state.split(",") if (one := part.strip(" \t"))]
+    pairs = [tuple(one.split("=", 1)) for one in members if _MEMBER.fullmatch(one)]
+    keys = {pair[0] for pair in pairs}
+    if len(members) > MOST_MEMBERS or len(pairs) != len(members) or len(keys) != len(pairs):
+        return ()
+    return tuple((pair[0], pair[1]) for pair in pairs)
+
+
+def context_in(headers: Mapping[bytes, bytes]) -> Context | None:
+    """What the headers of a request say, by their names in lower case."""
+    parent = headers.get(TRACEPARENT)
+    if parent is None:
+        return None
+    state = headers.get(TRACESTATE)
+    return read_context(
+        parent.decode("latin-1").strip(" \t"), None if state is None else state.decode("latin-1")
+    )
+
+
+class Span(Protocol):
+    """A piece of work while it goes on; once it is over, nothing is put on record any more."""
+
+    def say(self, name: str, value: str | int) -> None:
+        """Put something on record; never what a caller, tool or secret says."""
+
+    def failed(self, kind: str) -> None:
+        """It did not go well; *kind* is one of ours."""
+
+
+class Mark(msgspec.Struct, frozen=True):
+    """The span that this code runs in."""
+
+    trace_id: str
+    span_id: str
+    sampled: bool
+    span: Span
+    shared: bool = False
+    """Whether the caller brought a context of its own, and so wants to know of ours."""
+
+    @property
+    def traceparent(self) -> str:
+        """As the next one down the line is told."""
+        return f"00-{self.trace_id}-{self.span_id}-{int(self.sampled):02}"
+
+
+CURRENT: ContextVar[Mark | None] = ContextVar("gatepost.trace", default=None)
+"""None where nobody traces, which is all that this costs then."""
+
+
+def outgoing() -> str | None:
+    """The `traceparent` for a request that is made for this call; None where nobody traces."""
+    mark = CURRENT.get()
+    return None if mark is None else mark.traceparent
+
+
+def shared() -> str | None:
+    """The same for the caller, if it takes part in tracing."""
+    mark = CURRENT.get()
+    return None if mark is None or not mark.shared else mark.traceparent
+
+
+def marked(params: Mapping[str, Any]) -> Mapping[str, Any]:
+    """Parameters for the caller, with our context in `_meta` if it takes part (SEP-414)."""
+    parent = shared()
+    return (
+        params
+        if parent is None
+        else {**params, "_meta": {**params.get("_meta", {}), "traceparent": parent}}
+    )
+
+
+Said = Mapping[str, str | int]
+
+
+class Tracer(Protocol):
+    """Makes spans."""
+
+    def span(
+        self,
+        name: str,
+        kind: Literal["server", "internal"],
+        *,
+        callers: Sequence[Context | None] = (),
+        said: Said | None = None,
+    ) -> AbstractContextManager[Span]:
+        """
+        Trace a block.
+
+        *callers* are contexts that came with a request, the one that counts first; None where
+        there was none. An internal span belongs to the one that it runs in.
+        """

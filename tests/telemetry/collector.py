@@ -1,0 +1,84 @@
+"""A small OpenTelemetry collector: takes OTLP over HTTP and keeps what it was sent."""
+
+import threading
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import Any
+
+from opentelemetry.proto.collector.logs.v1.logs_service_pb2 import ExportLogsServiceRequest
+from opentelemetry.proto.collector.trace.v1.trace_service_pb2 import ExportTraceServiceRequest
+
+from tests.support.waiting import eventually
+
+
+class Collector:
+    """Listens on loopback for the time of a `with` block; *status* is what it answers."""
+
+    def __init__(self) -> None:
+        self.status = 200
+        self.raw: list[bytes] = []
+        self.headers: list[dict[str, str]] = []
+        self.spans: list[Any] = []
+        self.records: list[Any] = []
+        self.resources: list[dict[str, str]] = []
+        collector = self
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_POST(self) -> None:
+                body = self.rfile.read(int(self.headers["content-length"]))
+                if collector.status == 200:
+                    collector.take(self.path, body, dict(self.headers.items()))
+                self.send_response(collector.status)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+        self._server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self._thread = threading.Thread(target=self._server.serve_forever, daemon=True)
+
+    def take(self, path: str, body: bytes, headers: dict[str, str]) -> None:
+        self.raw.append(body)
+        self.headers.append(headers)
+        if path == "/v1/traces":
+            for group in ExportTraceServiceRequest.FromString(body).resource_spans:
+                self.resources.append(said(group.resource.attributes))
+                self.spans += [span for scope in group.scope_spans for span in scope.spans]
+        elif path == "/v1/logs":
+            for group in ExportLogsServiceRequest.FromString(body).resource_logs:
+                self.records += [one for scope in group.scope_logs for one in scope.log_records]
+
+    @property
+    def url(self) -> str:
+        return f"http://127.0.0.1:{self._server.server_port}"
+
+    def span(self, name: str, **wanted: str) -> Any:
+        """The newest span of that name with these attributes (dots are double underscores)."""
+        exactly = {key.replace("__", "."): value for key, value in wanted.items()}
+
+        def found() -> list[Any]:
+            return [
+                one
+                for one in self.spans
+                if one.name == name and exactly.items() <= said(one.attributes).items()
+            ]
+
+        eventually(found, within=10)
+        return found()[-1]
+
+    def __enter__(self) -> "Collector":
+        self._thread.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join(5)
+
+
+def said(attributes: Any) -> dict[str, str]:
+    """Attributes by their keys, values as text."""
+    return {
+        one.key: one.value.string_value or str(one.value.int_value or one.value.bool_value)
+        for one in attributes
+    }
