@@ -16,6 +16,7 @@ from gatepost.audit.trail import Trail
 from gatepost.commands.token import GRANT
 from gatepost.settings import Config, LimitsSettings, ToolsSettings
 from gatepost.stores.audit import Question
+from gatepost.stores.bucket import Buckets
 from gatepost_authz.caller import TenantContext
 from gatepost_keys.issuer.state import CLI_CLIENT
 from gatepost_keys.mint import Person as User
@@ -53,9 +54,16 @@ class Studio:
     def __init__(self, running: Site) -> None:
         self.site = running
         self.resource = running.inside.config.resource
+        self._tokens: dict[tuple[str, str, str], str] = {}
 
     def token(self, subject: str = "erin", *, tenant: str = "acme", scopes: str = SCOPES) -> str:
         """What an agent of that person calls with."""
+        key = (subject, tenant, scopes)
+        if key not in self._tokens:
+            self._tokens[key] = self._issued(*key)
+        return self._tokens[key]
+
+    def _issued(self, subject: str, tenant: str, scopes: str) -> str:
         form = {
             "grant_type": GRANT,
             "tenant": tenant,
@@ -123,6 +131,15 @@ class Studio:
         trail = Trail(self.site.services.records)
         found = self.site.run(trail.search("acme", Question(kind=kind, tool=tool, limit=1)))
         return int(found[0].number)
+
+    def state_of(self, request: str) -> str:
+        """How a request stands."""
+        found = self.site.run(self.site.services.approvals.get("acme", request))
+        return str(found.state)
+
+    def forget_limits(self) -> None:
+        """Let the agent call as if it had paused."""
+        self.site.services.limits.tally.buckets = Buckets()
 
     def now(self) -> float:
         """The desk's time."""

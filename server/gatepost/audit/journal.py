@@ -58,6 +58,8 @@ class Journal:
     ) -> None:
         self.refusing = False
         self.listeners: list[Listener] = []
+        self.timers: list[Callable[[float], object]] = []
+        """Hear after each commit how many seconds it took; must not block and must not raise."""
         self.written = 0
         """Records since the start."""
         self._records, self._redaction, self._clock = records, redaction, clock
@@ -71,6 +73,10 @@ class Journal:
         self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self.apply(settings)
+
+    def __len__(self) -> int:
+        """How many records wait for the commit after the one that runs."""
+        return len(self._waiting)
 
     def apply(self, settings: AuditSettings) -> None:
         """Take up the settings in force."""
@@ -201,6 +207,8 @@ class Journal:
             self._linker.drop()
             raise
         self._linker.keep()
+        for timer in self.timers:
+            timer(perf_counter() - now[1])
         self._lost = Counter()
         self._late = False
         for tenant, rows in written.items():
