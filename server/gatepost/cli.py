@@ -28,6 +28,7 @@ COMMANDS = {
     "migrate": Row(
         "gatepost.commands.migrate:migrate", "Bring the database to what this version needs."
     ),
+    "backup": Row("gatepost.commands.backup:backup", "Copy the SQLite database while servers run."),
     "secrets": Row("gatepost.commands.secrets:secrets", "Set, list and delete tenants' secrets."),
     "audit": Row("gatepost.commands.audit:audit", "Verify, export and anchor the record."),
     "keyring": Row("gatepost.commands.keyring:keyring", "Make and rotate the key ring."),

@@ -10,8 +10,10 @@ import msgspec
 
 from gatepost import storage
 from gatepost.approvals.expiry import expiring
+from gatepost.audit.erasure import Erasure
 from gatepost.audit.journal import Journal
 from gatepost.audit.keeping import Keeping
+from gatepost.audit.trail import Trail
 from gatepost.changes import Feed, TenantChanges
 from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
@@ -114,6 +116,8 @@ class Services:
         self.redaction = Redaction(self.secrets)
         self.limits = Limits(relay if config.storage.shared else None)
         self.journal = Journal(records, keyring, self.redaction, config.audit)
+        self.trail = Trail(records)
+        self.erasure = Erasure(records, keyring)
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(
             config.log.format, enabled=config.log.requests, clean=self.redaction.clean
@@ -124,13 +128,16 @@ class Services:
         self.reviews = Reviews(*shared, self.redaction, self.journal, self.outbound)
         self.approvals = self.reviews.desk
         self.keeper = Keeper(Ledger(records, self.feed), lambda: self.runner)
-        self.cutoffs = CutOffs(records, relay, ended=self._cut_off)
-        self.withdrawals = Withdrawals(records, self.approvals)
+        self._look_out_for_cut_offs()
+        self._introspectors: list[Introspectors] = []
+        self.apply(config, toolbox)
+
+    def _look_out_for_cut_offs(self) -> None:
+        self.cutoffs = CutOffs(self.records, self.relay, ended=self._cut_off)
+        self.withdrawals = Withdrawals(self.records, self.approvals)
         self.underway = Underway()
         self.underway.is_revoked = self.cutoffs.is_revoked
         self.streams.is_cut = self.cutoffs.is_cut
-        self._introspectors: list[Introspectors] = []
-        self.apply(config, toolbox)
 
     def apply(self, config: Config, toolbox: Toolbox) -> None:
         """Make what depends on issuers, tenants, scopes and tools; raises nothing half done."""

@@ -1,8 +1,9 @@
 """Everything a tenant keeps is counted and removed, on every backend, and nobody else's is."""
 
 from gatepost.stores.api import Records, Relay, SessionRecord
+from gatepost.stores.estate import Person
 from gatepost.stores.sql.estate import BATCH
-from tests.contract.samples import claim, task
+from tests.contract.samples import approval, claim, task
 from tests.contract.test_cutoffs import SUSPENSION
 
 
@@ -77,3 +78,28 @@ async def test_what_the_relay_holds_of_a_tenant_goes(relay: Relay) -> None:
         events = await relay.of(tenant).read("log", 0)
         assert events is not None
         assert [event.data for event in events] == [b"2"]
+
+
+BOB = Person("https://id.example", "bob", (b"bob", b"bob as a machine"))
+
+
+async def test_what_one_person_keeps_goes_alone(records: Records) -> None:
+    """Tasks by the digest of who began them, requests and grants by name; nothing of others."""
+    acme = records.of("acme")
+    for number, owner in enumerate((b"bob", b"bob as a machine", b"alice")):
+        await acme.tasks.create(task(id=f"t{number}", owner=owner))
+    for number, (issuer, subject) in enumerate(
+        ((BOB.issuer, "bob"), (BOB.issuer, "alice"), ("https://other.example", "bob"))
+    ):
+        record = approval(id=f"a{number}", meets=None, issuer=issuer, subject=subject)
+        assert await acme.approvals.open(record) is None
+    await records.of("globex").tasks.create(task(owner=b"bob"))
+
+    assert await records.estate.count_of("acme", BOB) == {"tasks": 2, "approvals": 1}
+    removed = 0
+    while gone := await records.estate.clear_of("acme", BOB):
+        removed += gone
+    assert removed == 3
+    assert await records.estate.count_of("acme", BOB) == {}
+    assert await records.estate.count("acme") == {"tasks": 1, "approvals": 2}
+    assert await records.estate.count("globex") == {"tasks": 1}

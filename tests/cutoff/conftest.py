@@ -8,12 +8,15 @@ from tests.cutoff.site import Site
 from tests.support.idp import Idp
 from tests.support.postgres import Postgres
 from tests.support.valkey import Valkey
-from tests.tenancy.conftest import idp
-
-__all__ = ["idp", "site"]
 
 
-@pytest.fixture(scope="module")
+@pytest.fixture(scope="package")
+def idp() -> Iterator[Idp]:
+    with Idp() as idp:
+        yield idp
+
+
+@pytest.fixture(scope="package")
 def site(
     idp: Idp,
     tmp_path_factory: pytest.TempPathFactory,

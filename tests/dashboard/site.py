@@ -16,7 +16,7 @@ from gatepost.app import build_app
 from gatepost.commands.serve import listening
 from gatepost.config.toolbox import load
 from gatepost.dashboard.assets import Assets
-from gatepost.dashboard.frame import Frame
+from gatepost.dashboard.frame import Frame, Surroundings
 from gatepost.dashboard.headers import Browser
 from gatepost.dashboard.routes import surroundings
 from gatepost.dashboard.view import View
@@ -121,6 +121,13 @@ class Site:
         return self.inside.services
 
     @property
+    def around(self) -> Surroundings:
+        """What stands around its pages: sessions and cookies that the server takes for its own."""
+        config = self.inside.config
+        view = View(Assets().path)
+        return surroundings(config, self.services, Resource(config.resource), view)
+
+    @property
     def home(self) -> str:
         """The address of the dashboard."""
         return self.origin + self.base
@@ -207,7 +214,12 @@ def parameters(url: str) -> dict[str, str]:
 
 @contextmanager
 def site(
-    root: Path, *, path: str = "/mcp", change: Callable[[Config], Config] = lambda config: config
+    root: Path,
+    *,
+    path: str = "/mcp",
+    change: Callable[[Config], Config] = lambda config: config,
+    users: tuple[User, ...] = USERS,
+    **settings: Any,
 ) -> Iterator[Site]:
     """A server whose endpoint is at *path*, with the development issuer on a port of its own."""
     port, issuer_port = free_port(), free_port()
@@ -229,7 +241,8 @@ def site(
         IssuerSettings(
             issuer=issuer,
             resources=(config.resource,),
-            users=USERS,
+            users=users,
+            **settings,
             clients=(
                 StaticClient(
                     client_id=CLIENT,

@@ -10,13 +10,18 @@ import httpx2
 import msgspec
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from gatepost.approvals.request import GrantTerms
 from gatepost.approvals.settings import ApprovalRule, ApprovalsSettings
+from gatepost.audit.trail import Trail
 from gatepost.commands.token import GRANT
 from gatepost.settings import Config, LimitsSettings, ToolsSettings
+from gatepost.stores.audit import Question
+from gatepost_authz.caller import TenantContext
 from gatepost_keys.issuer.state import CLI_CLIENT
 from gatepost_keys.mint import Person as User
 from tests.dashboard import billing
 from tests.dashboard.site import Site, site
+from tests.support.waiting import eventually
 
 CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
 ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
@@ -84,18 +89,65 @@ class Studio:
         waiting = self.site.run(self.site.services.approvals.waiting("acme"))
         return str(waiting[-1].id)
 
-    def restart_clock(self, by_s: float) -> None:
-        """Let so much time pass for the desk."""
+    def write(self, path: str, text: str) -> None:
+        """A file that is there already."""
+        self.site.run(self.site.services.workspaces.of("acme").write(path, text.encode()))
+
+    def decides(
+        self, name: str, request: str, *, reason: str = "", grant: GrantTerms | None = None
+    ) -> None:
+        """Somebody decides elsewhere: rejects with a reason, else approves."""
+        desk = self.site.services.approvals
+        person = self._person(name)
+        if reason:
+            self.site.run(desk.reject("acme", request, person, reason))
+        else:
+            self.site.run(desk.approve("acme", request, person, grant=grant))
+
+    def _person(self, name: str) -> TenantContext:
+        """Somebody as a sign-in to the dashboard makes them known."""
+        (user,) = [one for one in USERS if one.username == name]
+        return TenantContext(
+            tenant_id=user.tenant,
+            issuer=self.site.inside.config.issuers[0].issuer,
+            subject=name,
+            subject_kind="user",
+            resource=self.resource,
+            expires_at=0,
+            roles=frozenset(user.roles),
+            claims={"name": user.name},
+        )
+
+    def record(self, kind: str, tool: str) -> int:
+        """The number of the newest record of that kind about the tool."""
+        trail = Trail(self.site.services.records)
+        found = self.site.run(trail.search("acme", Question(kind=kind, tool=tool, limit=1)))
+        return int(found[0].number)
+
+    def now(self) -> float:
+        """The desk's time."""
+        return self.site.services.approvals.clock()
+
+    def until_waiting(self, count: int) -> None:
+        """Return once so many requests wait."""
+        desk = self.site.services.approvals
+        eventually(lambda: len(self.site.run(desk.waiting("acme"))) == count, within=5)
+
+    @contextmanager
+    def later(self, by_s: float) -> Iterator[None]:
+        """So much time has passed for the desk, inside of the block."""
         desk = self.site.services.approvals
         before = desk.clock
         desk.clock = lambda: before() + by_s
+        yield
+        desk.clock = before
 
 
 def settings(config: Config, root: Path) -> Config:
     """What the company has configured."""
     return msgspec.structs.replace(
         config,
-        tools=ToolsSettings(packs=("workspace", "demo"), load=(str(billing.__file__),)),
+        tools=ToolsSettings(packs=("workspace", "demo"), load=(billing.__name__,)),
         workspace=msgspec.structs.replace(config.workspace, root=str(root / "workspaces")),
         approvals=ApprovalsSettings(require=("workspace_write",), rules=RULES),
         limits=LimitsSettings(requests_per_second=50, burst=100),
@@ -166,4 +218,4 @@ def visiting(studio: Studio, browser: Browser, name: str = "", **context: Any) -
         yield visitor
     finally:
         opened.close()
-    assert visitor.complaints == []
+    assert not visitor.complaints, visitor.complaints

@@ -1,5 +1,6 @@
 """What stands around every page: guards on each answer, and forms that nobody else can send."""
 
+import hashlib
 import re
 from html.parser import HTMLParser
 from importlib import resources
@@ -143,6 +144,18 @@ def test_no_page_holds_script_or_style_of_its_own(shared: Site) -> None:
             parser = Foreign()
             parser.feed(guest.get(path).text)
             assert parser.found == [], path
+
+
+def test_the_files_of_others_are_as_they_came() -> None:
+    """VENDORED.md says which versions these are, by digests; each has its licence beside it."""
+    folder = resources.files("gatepost.dashboard").joinpath("static")
+    told = folder.joinpath("VENDORED.md").read_text(encoding="utf-8")
+    digests = dict(re.findall(r"^\| `([\w.]+)` \| `([0-9a-f]{64})` \|$", told, re.MULTILINE))
+
+    assert set(digests) == {"htmx.js", "sse.js"}
+    for name, digest in digests.items():
+        assert hashlib.sha256(folder.joinpath(name).read_bytes()).hexdigest() == digest
+        assert folder.joinpath(name.replace(".js", ".LICENSE")).is_file()
 
 
 def test_no_template_turns_escaping_off() -> None:
@@ -307,11 +320,13 @@ def test_htmx_is_led_to_the_sign_in(shared: Site) -> None:
     with shared.guest() as guest:
         shown = f"{shared.home}/history?page=2"
         answer = guest.get("/live", hx_request="true", hx_current_url=shown)
-        foreign = guest.get("/live", hx_request="true", hx_current_url="https://evil.example//x")
+        hostile = ("https://evil.example//x", "http://[", "//[::1", "javascript:1", "")
+        others = [guest.get("/live", hx_request="true", hx_current_url=one) for one in hostile]
 
     assert answer.status_code == 401
     assert answer.headers["hx-redirect"] == "/dashboard/sign-in?next=/history%3Fpage%3D2"
-    assert foreign.headers["hx-redirect"] == "/dashboard/sign-in"
+    for other in others:
+        assert other.headers["hx-redirect"] == "/dashboard/sign-in"
 
 
 def test_something_to_keep_is_never_shown(shared: Site) -> None:

@@ -98,18 +98,19 @@ def authorization_server(
     scopes: Sequence[str],
     tenants: Mapping[str, str],
     lifetime_s: int = 300,
+    clients: Sequence[Mapping[str, Any]] = (),
 ) -> Iterator[AuthorizationServer]:
     """
     Run one for the given resources (URL → form of its tokens) until the block ends.
 
     *tenants* maps account and client ids to the claim `org_id`; the account `alice` is signed in
-    and consents without being asked.
+    and consents without being asked. *clients* (RFC 7591) are known beside the usual ones.
     """
     settings = {
         "resources": dict(resources),
         "scopes": list(scopes),
         "tenants": dict(tenants),
-        "clients": CLIENTS,
+        "clients": [*CLIENTS, *clients],
         "lifetime_s": lifetime_s,
     }
     process = Process(command("authorization_server.mjs", json.dumps(settings)), env=environment())

@@ -122,6 +122,13 @@ class Postgres:
         assert done.returncode == 0, done.stderr
         return done.stdout.strip()
 
+    def run(self, program: str, *arguments: str) -> str:
+        """What one of its other programs prints (`pg_dump`, `pg_restore`)."""
+        command = [str(self._programs / program), *arguments]
+        done = subprocess.run(command, check=False, capture_output=True, text=True, timeout=60)
+        assert done.returncode == 0, done.stderr
+        return done.stdout
+
     def _make(self) -> None:
         secret = self._folder / "password"
         secret.write_text(PASSWORD)

@@ -7,9 +7,9 @@ from typing import Any
 import msgspec
 import structlog
 
-from gatepost.audit.record import Body, draft, encode, person_of, text
+from gatepost.audit.record import Body, draft, drafted, encode, person_of, sealed, text
 from gatepost.audit.settings import AuditSettings
-from gatepost.redaction.document import cleaned
+from gatepost.redaction.document import cleaned, harmless
 from gatepost.stores.api import StoreUnavailable
 from gatepost.stores.audit import Draft
 from gatepost.tools.api import Call, Failure, Offer, Tool
@@ -52,6 +52,10 @@ class Reason(msgspec.Struct, frozen=True):
     message: str = ""
 
 
+People = dict[int, tuple[str, str]]
+"""What records of one batch say of each caller, by its identity in memory."""
+NOTHING: Mapping[str, str] = {}
+
 Ended = tuple[Call, float, float, list[Guard], Failure | Reason | None]
 """The call, when it began and ended (`perf_counter`), its guard if it came so far, its ending."""
 Entry = Ended | tuple[str, Draft]
@@ -92,7 +96,7 @@ def drafts_of(
     floods must not fill the disk.
     """
     made: dict[str, list[Draft]] = {}
-    people: dict[int, str] = {}
+    people: People = {}
     limited: dict[tuple[int, str], list[Ended]] = {}
     wall, ticks = now
     for entry in entries:
@@ -124,7 +128,7 @@ def is_limited(ending: Failure | Reason) -> bool:
 
 
 def _drafted(
-    entry: Ended, offset: float, people: dict[int, str], settings: AuditSettings, times: int
+    entry: Ended, offset: float, people: People, settings: AuditSettings, times: int
 ) -> Draft:
     try:
         return _draft(entry, offset, people, settings, times)
@@ -143,16 +147,16 @@ def _drafted(
 
 
 def _draft(
-    entry: Ended, offset: float, people: dict[int, str], settings: AuditSettings, times: int
+    entry: Ended, offset: float, people: People, settings: AuditSettings, times: int
 ) -> Draft:
     call, began, ended, guards, ending = entry
     caller = call.caller
     guard = guards[0] if guards else None
     private: dict[str, str] = {}
-    person = people.get(id(caller))
-    if person is None:
-        person = people[id(caller)] = encode(person_of(caller))
-    private["caller"] = person
+    known = people.get(id(caller))
+    if known is None:
+        known = people[id(caller)] = encode(person_of(caller)), text(caller.subject)
+    private["caller"], subject = known
     outcome = "success"
     if ending is not None:
         outcome = ending.kind if isinstance(ending, Failure) else ending.outcome
@@ -162,9 +166,10 @@ def _draft(
         private["correlation"] = text(call.correlation)
     if guard is not None and guard.offer.name != call.name:
         private["name"] = text(guard.redaction.clean(caller.tenant_id, call.name))
-    remarks = (guard.remarks if guard is not None else None) or {}
+    remarks = (guard.remarks if guard is not None else None) or NOTHING
     if guard is not None and settings.arguments == "redacted" and may_show(guard, outcome):
         private["arguments"] = shown(guard, settings.max_argument_bytes)
+    side, commitments = sealed(private)
     refused = outcome in REFUSED or (guard is not None and not guard.checked)
     body = Body(
         at=int((ended + offset) * 1000),
@@ -182,9 +187,10 @@ def _draft(
         times=times,
         subject_kind=caller.subject_kind,
         shared_audience=caller.shared_audience,
-        details=details_of(remarks),
+        details=details_of(remarks) if remarks else NOTHING,
+        commitments=commitments,
     )
-    return draft(body, private, text(caller.subject))
+    return drafted(body, side, subject)
 
 
 def _asked(call: Call, outcome: str) -> str:
@@ -213,8 +219,11 @@ def may_show(guard: Guard, outcome: str) -> bool:
 def shown(guard: Guard, most: int) -> str:
     """The call's arguments without secrets, cut to so many bytes."""
     arguments: Any = guard.call.arguments
+    redactor = guard.now()
+    if len(arguments) <= most and harmless(arguments, redactor):
+        return str(arguments, "utf-8", "replace")
     window = arguments[: most + OVERLAP_BYTES]
-    clean = cleaned(window, guard.now())
+    clean = cleaned(window, redactor)
     data = window if clean is None else clean
     if len(arguments) <= most:
         return text(data.decode(errors="replace"), len(data))

@@ -8,7 +8,7 @@ checkpoints. A body stands there byte for byte, as its hash is of these bytes.
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
 
 import msgspec
-from msgspec import Raw
+from msgspec import UNSET, Raw, UnsetType
 
 from gatepost.audit.checkpoint import PublicKeys
 from gatepost.audit.examine import Bad, Examination
@@ -35,7 +35,7 @@ class Line(msgspec.Struct, frozen=True, omit_defaults=True):
     """One line: a title, or a record with its details and hash, or a checkpoint."""
 
     gatepost_audit: Title | None = None
-    record: Raw | None = None
+    record: Raw | UnsetType = UNSET
     details: dict[str, tuple[str, str]] | None = None
     """Salt and value of what the record commits to."""
     hash: str = ""
@@ -130,7 +130,7 @@ def read(found: Iterable[bytes]) -> tuple[Title, list[Checkpoint], Iterator[Row]
     signed = [
         one for _, one in checkpoints_in(map(line, (each for each in lines if each.signature)))
     ]
-    return title, signed, (_row(one) for one in lines if one.record is not None)
+    return title, signed, (_row(one) for one in lines if one.record is not UNSET)
 
 
 def _read(one: bytes) -> Line:
@@ -141,7 +141,7 @@ def _read(one: bytes) -> Line:
 
 
 def _row(one: Line) -> Row:
-    body = bytes(one.record or b"")
+    body = bytes(one.record) if one.record is not UNSET else b""
     try:
         read = decode_numbered(body)
         found = bytes.fromhex(one.hash)

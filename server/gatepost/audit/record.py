@@ -110,23 +110,30 @@ def person_of(caller: TenantContext) -> Person:
 
 def draft(body: Body, private: Mapping[str, str], subject: str | None = None) -> Draft:
     """The record of *body* and of the values that can be erased, which it commits to."""
-    side, commitments = {}, {}
-    salts = os.urandom(SALT_BYTES * len(private)).hex()
-    for at, (field, value) in enumerate(private.items()):
-        salt = salts[at * 2 * SALT_BYTES : (at + 1) * 2 * SALT_BYTES]
-        side[field] = (salt, value)
-        commitments[field] = commitment(salt, value)
+    side, commitments = sealed(private)
     if commitments:
         body = msgspec.structs.replace(body, commitments=commitments)
-    return Draft(
-        b"," + _plain(body)[1:],
-        body.at,
-        body.kind,
-        body.tool,
-        body.outcome,
-        subject,
-        _plain(side).decode() if side else None,
-    )
+    return drafted(body, side, subject)
+
+
+def drafted(body: Body, side: str | None, subject: str | None) -> Draft:
+    """The record of a body that commits to that side part already."""
+    encoded = b"," + _plain(body)[1:]
+    return Draft(encoded, body.at, body.kind, body.tool, body.outcome, subject, side)
+
+
+def sealed(private: Mapping[str, str]) -> tuple[str | None, dict[str, str]]:
+    """The side part of these values, and what a body says of them."""
+    if not private:
+        return None, {}
+    side, commitments = {}, {}
+    salts, at = os.urandom(SALT_BYTES * len(private)), 0
+    for field, value in private.items():
+        salt = salts[at : at + SALT_BYTES]
+        at += SALT_BYTES
+        side[field] = (salt.hex(), value)
+        commitments[field] = sha256(salt + value.encode()).hexdigest()
+    return _plain(side).decode(), commitments
 
 
 def commitment(salt: str, value: str) -> str:

@@ -6,21 +6,13 @@ from typing import NamedTuple
 
 import click
 
-from gatepost.commands.configuration import config_option
-from gatepost.commands.stores import (
-    administrator,
-    at_stores,
-    checked,
-    configured,
-    moment,
-    table,
-    visible,
-)
+from gatepost.audit.record import Person
+from gatepost.commands.configuration import administrator, config_option, visible
+from gatepost.commands.stores import Stores, at_stores, checked, configured, moment, table
 from gatepost.cutoffs.order import revocation, seconds_of
 from gatepost.cutoffs.watch import tell
 from gatepost.mcp.legacy import LIFETIME_S
 from gatepost.settings import Config
-from gatepost.stores.api import Records, Relay
 from gatepost.stores.cutoffs import FOR_EVER, CutOff
 
 
@@ -89,15 +81,15 @@ def revoke(wants_list: bool, undo: str, path: Path, **given: object) -> None:
     if wants_list:
         at_stores(config, shown)
     elif undo:
-        at_stores(config, lambda records, relay: undone(undo, records, relay))
+        at_stores(config, lambda stores: undone(undo, stores))
     else:
-        at_stores(config, lambda records, relay: revoked(asked, config, records, relay))
+        at_stores(config, lambda stores: revoked(asked, config, stores))
 
 
-async def revoked(asked: Asked, config: Config, records: Records, relay: Relay) -> None:
+async def revoked(asked: Asked, config: Config, stores: Stores) -> None:
     """Take back, and say what that means."""
     if asked.tenant:
-        checked(asked.tenant, config, await records.estate.tenants())
+        checked(asked.tenant, config, await stores.records.estate.tenants())
     now = time.time()
     reach = CutOff(
         id="",
@@ -117,8 +109,8 @@ async def revoked(asked: Asked, config: Config, records: Records, relay: Relay) 
         kept_s=max(float(LIFETIME_S), config.tasks.ttl_s),
         block_s=asked.block_s,
     )
-    await records.cutoffs.put(cut)
-    await tell(relay)
+    await stores.records.cutoffs.put(cut)
+    await tell(stores.relay)
     click.echo(
         f"Refused at every server within a second: {whose(cut)}, issued up to {moment(cut.before)}."
     )
@@ -129,25 +121,39 @@ async def revoked(asked: Asked, config: Config, records: Records, relay: Relay) 
     else:
         click.echo("New sign-ins work.")
     click.echo(f"Take it back with: gatepost revoke --undo {cut.id}")
+    await on_record(stores, cut, "revoked")
 
 
-async def undone(cut_id: str, records: Records, relay: Relay) -> None:
+async def undone(cut_id: str, stores: Stores) -> None:
     """Take one back."""
-    cuts = [cut for cut in await records.cutoffs.all() if cut.id == cut_id and not cut.suspends]
+    every = await stores.records.cutoffs.all()
+    cuts = [cut for cut in every if cut.id == cut_id and not cut.suspends]
     if not cuts:
         raise click.ClickException(
             f"There is no revocation {visible(cut_id)}: `gatepost revoke --list` shows them."
         )
     for cut in cuts:
-        await records.cutoffs.delete(cut.tenant, cut.id)
-        await tell(relay)
+        await stores.records.cutoffs.delete(cut.tenant, cut.id)
+        await tell(stores.relay)
         click.echo(f"Not refused any more: {whose(cut)}, as far as their time is not over.")
+        await on_record(stores, cut, "undone")
 
 
-async def shown(records: Records, _: Relay) -> None:
+async def on_record(stores: Stores, cut: CutOff, outcome: str) -> None:
+    """Who was shut out, or let in again; the person stands where details can be erased."""
+    about = Person(cut.issuer, cut.subject) if cut.subject else None
+    details = {"id": cut.id, "client": cut.client, "issuer": cut.issuer}
+    if cut.blocked_until:
+        details["until"] = moment(cut.blocked_until)
+    told = {name: value for name, value in details.items() if value}
+    reason = cut.reason if outcome == "revoked" else ""
+    await stores.note(cut.tenant, "cutoff", outcome, about=about, reason=reason, details=told)
+
+
+async def shown(stores: Stores) -> None:
     """List them, the oldest first."""
     now = time.time()
-    cuts = [one for one in await records.cutoffs.all() if not one.suspends]
+    cuts = [one for one in await stores.records.cutoffs.all() if not one.suspends]
     rows = [
         (one.id, whose(one), moment(one.before), block(one, now), visible(one.made_by), *why(one))
         for one in cuts

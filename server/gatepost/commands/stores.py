@@ -2,28 +2,35 @@
 
 import asyncio
 import difflib
-import getpass
-import os
-from collections.abc import Awaitable, Callable
-from contextlib import aclosing
+from collections.abc import Awaitable, Callable, Mapping
+from contextlib import AsyncExitStack
 from datetime import UTC, datetime
 from pathlib import Path
-from typing import TypeVar
+from typing import Literal, TypeVar
 
 import click
+import msgspec
 
-from gatepost.commands.configuration import examine, show
+from gatepost.audit.journal import Journal
+from gatepost.audit.record import Person
+from gatepost.commands.configuration import administrator, examine, show
 from gatepost.config.references import plain
+from gatepost.keyring import KeyRing, KeyRingError
 from gatepost.renewal import known_tenants
+from gatepost.secrets.shelf import Secrets
+from gatepost.secrets.vault import Vault
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay, StoreRefused, StoreUnavailable
 from gatepost.stores.backends import MEMORY, open_records, open_relay
 from gatepost.telemetry.logs import configure
+from gatepost.tools.redaction import Redaction
 from gatepost_authz.config import TENANT_ID
 
 T = TypeVar("T")
 SETTINGS = ("storage.database", "storage.shared")
 """What else is wrong with a configuration may wait."""
+EVERY_TENANT = "-"
+"""In whose record stands what concerns no tenant alone; no tenant has this id."""
 
 
 def configured(path: Path, *, needs: tuple[str, ...] = SETTINGS) -> Config:
@@ -42,21 +49,75 @@ def configured(path: Path, *, needs: tuple[str, ...] = SETTINGS) -> Config:
     return config
 
 
-def at_stores(config: Config, do: Callable[[Records, Relay], Awaitable[T]]) -> T:
+class Stores(msgspec.Struct, frozen=True):
+    """The stores of running servers, and the record of what is done to them."""
+
+    records: Records
+    relay: Relay
+    keyring: KeyRing | None
+    """None: there is none, or it cannot be read."""
+    journal: Journal | None
+    """None: nothing is put on record, because that is off or nothing could sign it."""
+
+    async def note(
+        self,
+        tenant: str,
+        kind: Literal["tenant", "cutoff"],
+        outcome: str,
+        *,
+        about: Person | None = None,
+        reason: str = "",
+        details: Mapping[str, str] | None = None,
+    ) -> None:
+        """Put on record what was just done, and by whom."""
+        if self.journal is None:
+            return
+        private = {"by": administrator()} | ({"reason": reason} if reason else {})
+        try:
+            await self.journal.note(
+                tenant or EVERY_TENANT,
+                kind,
+                outcome=outcome,
+                about=about,
+                details=details,
+                private=private,
+            )
+        except StoreUnavailable as outage:
+            raise click.ClickException(f"It is done, and not on record: {outage}.") from None
+
+
+def at_stores(config: Config, do: Callable[[Stores], Awaitable[T]]) -> T:
     """What *do* answers, with the configured stores open for it."""
 
     async def work() -> T:
-        records = await open_records(plain(config.storage.database))
-        async with aclosing(records):
+        async with AsyncExitStack() as closing:
+            records = await open_records(plain(config.storage.database))
+            closing.push_async_callback(records.aclose)
             relay = await open_relay(plain(config.storage.shared))
-            async with aclosing(relay):
-                return await do(records, relay)
+            closing.push_async_callback(relay.aclose)
+            keyring, journal = _ring(config), None
+            if keyring is not None and config.audit.enabled:
+                redaction = Redaction(Secrets(Vault(records, keyring)))
+                journal = Journal(records, keyring, redaction, config.audit)
+                closing.push_async_callback(journal.aclose)
+            return await do(Stores(records, relay, keyring, journal))
 
     configure(level="error", form="console")
     try:
         return asyncio.run(work())
     except (StoreRefused, StoreUnavailable) as error:
         raise click.ClickException(str(error)) from None
+
+
+def _ring(config: Config) -> KeyRing | None:
+    if not config.keys.ring:
+        return None
+    try:
+        return KeyRing.load(config.keys.ring)
+    except KeyRingError as error:
+        # Whoever has to be shut out must not wait for that.
+        click.echo(f"Nothing is put on record: {error}", err=True)
+        return None
 
 
 def checked(tenant: str, config: Config, others: list[str]) -> str:
@@ -69,22 +130,6 @@ def checked(tenant: str, config: Config, others: list[str]) -> str:
     near = difflib.get_close_matches(tenant, known, n=1)
     hint = f" Did you mean {near[0]}?" if near else " `gatepost tenant list` shows those there are."
     raise click.ClickException(f"Nobody knows a tenant {tenant}.{hint}")
-
-
-def administrator() -> str:
-    """Who runs the command, as the machine knows them."""
-    try:
-        return getpass.getuser()
-    except (KeyError, OSError):
-        # A container runs as numbers without names.
-        return f"uid {os.getuid()}"
-
-
-def visible(text: str) -> str:
-    """A text with what a terminal would act on, or would reorder, as escapes."""
-    return "".join(
-        one if one.isprintable() else one.encode("unicode_escape").decode() for one in text
-    )
 
 
 def moment(seconds: float) -> str:

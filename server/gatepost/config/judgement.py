@@ -9,6 +9,7 @@ from urllib.parse import urlsplit
 
 from gatepost.config import (
     approvals,
+    audit,
     dashboard,
     limits,
     places,
@@ -66,6 +67,7 @@ def problems(config: Config, toolbox: Toolbox) -> Iterator[Problem]:
     yield from approvals.problems(config, toolbox)
     yield from _numbers(config)
     yield from limits.problems(config, toolbox)
+    yield from audit.problems(config)
 
 
 def _resource(config: Config) -> Iterator[Problem]:

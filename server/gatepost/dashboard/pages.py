@@ -1,6 +1,8 @@
 """The pages there are."""
 
+from gatepost.audit.trail import Trail
 from gatepost.dashboard.catalogue import Catalogue
+from gatepost.dashboard.evidence import Evidence
 from gatepost.dashboard.grants import Grants
 from gatepost.dashboard.history import History
 from gatepost.dashboard.inbox import Inbox
@@ -8,6 +10,7 @@ from gatepost.dashboard.live import Live
 from gatepost.dashboard.review import Review
 from gatepost.dashboard.sheet import Sheet
 from gatepost.dashboard.target import Targets
+from gatepost.dashboard.usage import Usage
 from gatepost.dashboard.view import View
 from gatepost.dashboard.visit import Page
 from gatepost.services import Services
@@ -29,6 +32,15 @@ def pages(config: Config, services: Services, view: View) -> tuple[Page, ...]:
         baseline=frozenset(config.scopes.baseline),
         implied=config.scopes.implied,
     )
+    trail = Trail(services.records)
+    evidence = Evidence(sheet, trail, services.records)
+    usage = Usage(
+        sheet,
+        trail=trail,
+        limits=services.limits,
+        tools=lambda: services.registry.tools,
+        seen=services.decisions.seen,
+    )
     one = "/approvals/{id}"
     return (
         Page(path="", get=inbox.show),
@@ -42,5 +54,8 @@ def pages(config: Config, services: Services, view: View) -> tuple[Page, ...]:
         Page(path="/history", get=history.show),
         Page(path="/grants", get=grants.show),
         Page(path="/grants/{id}/revoke", post=grants.revoke),
+        Page(path="/audit", get=evidence.search),
+        Page(path="/audit/{number}", get=evidence.show),
         Page(path="/tools", get=catalogue.show),
+        Page(path="/usage", get=usage.show),
     )

@@ -20,7 +20,9 @@ NAVIGATION = (
     Link("", "Waiting"),
     Link("/history", "History"),
     Link("/grants", "Grants"),
+    Link("/audit", "Audit trail"),
     Link("/tools", "Tools"),
+    Link("/usage", "Usage"),
 )
 
 

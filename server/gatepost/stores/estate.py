@@ -3,11 +3,22 @@
 from collections.abc import Mapping
 from typing import Protocol
 
+import msgspec
+
 APART = ("audit", "cutoffs")
 """
 How the kinds begin that are removed in their own way: a record of what happened outlives whom it
 is about, and whoever is shut out stays so.
 """
+
+
+class Person(msgspec.Struct, frozen=True):
+    """Somebody whose records are looked for."""
+
+    issuer: str
+    subject: str
+    owners: tuple[bytes, ...]
+    """Digests that stand for this person where nobody else should learn who it is."""
 
 
 class Estate(Protocol):
@@ -25,3 +36,9 @@ class Estate(Protocol):
 
         Never so many at once that others would wait; what `APART` names stays.
         """
+
+    async def count_of(self, tenant: str, person: Person) -> Mapping[str, int]:
+        """The same of one person, as far as it can be told whose a record is."""
+
+    async def clear_of(self, tenant: str, person: Person) -> int:
+        """Remove some of that, durably; 0: nothing is left."""

@@ -18,9 +18,12 @@ from gatepost.stores.audit import (
     Sign,
 )
 
+MOST = 20_000
+"""Records of one tenant that are remembered: a server on a laptop may run for weeks."""
+
 
 class MemoryTrail:
-    """See `TenantTrail`."""
+    """See `TenantTrail`; of more than `MOST` records the oldest are forgotten."""
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
@@ -70,7 +73,7 @@ class MemoryTrail:
         """See `TenantTrail`."""
         for number in numbers:
             self.held[number] = msgspec.structs.replace(self.held[number], side=None, subject=None)
-        self.add(drafts, link)
+        self.take(*link(self.tenant, self.end, drafts))
 
     async def prune(self, through: int, drafts: Sequence[Draft], link: Link) -> None:
         """See `TenantTrail`."""
@@ -78,13 +81,14 @@ class MemoryTrail:
             raise LookupError(through)
         self.held = {number: row for number, row in self.held.items() if number > through}
         self.signed = {number: one for number, one in self.signed.items() if number >= through}
-        self.add(drafts, link)
+        self.take(*link(self.tenant, self.end, drafts))
 
-    def add(self, drafts: Sequence[Draft], link: Link) -> list[Row]:
+    def take(self, rows: Sequence[Row], head: Head) -> None:
         """Add records to the chain."""
-        rows, self.end = link(self.tenant, self.end, drafts)
+        self.end = head
         self.held |= {row.number: row for row in rows}
-        return rows
+        while len(self.held) > MOST:
+            del self.held[next(iter(self.held))]
 
 
 class MemoryScribe:
@@ -97,11 +101,12 @@ class MemoryScribe:
     async def write(self, make: Callable[[], Batch], link: Link) -> dict[str, list[Row]]:
         """See `Scribe`."""
         batch: Mapping[str, Sequence[Draft]] = make()
-        written = {}
-        for tenant, drafts in batch.items():
-            trail = self._trails[tenant] = self._trail_of(tenant)
-            written[tenant] = trail.add(drafts, link)
-        return written
+        trails = {tenant: self._trail_of(tenant) for tenant in batch}
+        made = {tenant: link(tenant, trails[tenant].end, batch[tenant]) for tenant in batch}
+        self._trails |= trails
+        for tenant, (rows, head) in made.items():
+            trails[tenant].take(rows, head)
+        return {tenant: rows for tenant, (rows, _) in made.items()}
 
     async def heads(self) -> list[Head]:
         """See `Scribe`."""

@@ -4,6 +4,8 @@ from collections import Counter
 from collections.abc import Iterable, Mapping, MutableMapping
 from typing import Any, Protocol
 
+from gatepost.stores.estate import Person
+
 Kept = tuple[str, MutableMapping[Any, Any]]
 """A kind, and records of it."""
 
@@ -42,6 +44,35 @@ class MemoryEstate:
             records.clear()
         return gone
 
+    async def count_of(self, tenant: str, person: Person) -> dict[str, int]:
+        """See `Estate`."""
+        counted: Counter[str] = Counter()
+        for kind, records in self._of(tenant):
+            if mine := _mine(records, person):
+                counted[kind] += len(mine)
+        return dict(counted)
+
+    async def clear_of(self, tenant: str, person: Person) -> int:
+        """See `Estate`."""
+        gone = 0
+        for _, records in self._of(tenant):
+            mine = _mine(records, person)
+            gone += len(mine)
+            for key in mine:
+                del records[key]
+        return gone
+
     def _of(self, tenant: str) -> Iterable[Kept]:
         holder = self._tenants.get(tenant)
         return () if holder is None else holder.kept()
+
+
+def _mine(records: MutableMapping[Any, Any], person: Person) -> list[Any]:
+    """The keys of one person's records."""
+    named = (person.issuer, person.subject)
+    return [
+        key
+        for key, one in records.items()
+        if (getattr(one, "issuer", None), getattr(one, "subject", None)) == named
+        or getattr(one, "owner", None) in person.owners
+    ]

@@ -1,0 +1,267 @@
+"""`gatepost audit` as an operator types it, and a file in the hands of an auditor."""
+
+import asyncio
+import base64
+import hashlib
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from gatepost.keyring import KeyRing
+from tests.audit.shelf import Shelf, shelf
+from tests.secrets.premises import Premises
+
+TENANTS = ("acme", "globex")
+
+
+@pytest.fixture(scope="module")
+def premises(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Premises]:
+    """A deployment with records of two tenants."""
+    folder = tmp_path_factory.mktemp("premises")
+    found = Premises(folder, f"sqlite:///{folder}/gatepost.db", TENANTS)
+
+    async def fill() -> None:
+        async with shelf(f"sqlite:///{folder}/gatepost.db", ring_of(found)) as one:
+            await one.fill()
+            await sharp(one)
+
+    asyncio.run(fill())
+    yield found
+    found.close()
+
+
+def ring_of(premises: Premises) -> KeyRing:
+    return KeyRing.load(f"file:{premises.ring}")
+
+
+async def sharp(one: Shelf) -> None:
+    """A record whose texts try to be something else where they are written."""
+    await one.journal.note(
+        "globex",
+        "approval",
+        outcome="rejected",
+        tool="deploy",
+        details={"rule": "a|b\\c=d\ne\u2028f"},
+        private={"reason": "no|pipe \\ back=slash\r\nCEF:0|forged", "arguments": '{"a":"ü\u0001"}'},
+    )
+
+
+@pytest.fixture(scope="module")
+def key(premises: Premises) -> Path:
+    """The public keys in a file, as an auditor has them."""
+    path = premises.folder / "keys.pem"
+    path.write_text(premises.run("audit", "key").out)
+    return path
+
+
+@pytest.fixture(scope="module")
+def exported(premises: Premises) -> Path:
+    """Globex's records in a file."""
+    path = premises.folder / "globex.jsonl"
+    told = premises.run("audit", "export", "--tenant", "globex", "--output", str(path))
+    assert told.code == 0, told
+    return path
+
+
+def test_verify_says_what_it_saw(premises: Premises) -> None:
+    """A line for each tenant, and exit code 0."""
+    told = premises.run("audit", "verify")
+
+    assert told.code == 0, told
+    assert told.out.splitlines()[0] == (
+        "acme: 12 records are as they were written, 1 to 12; checkpoints prove those up to 10."
+    )
+    assert told.out.splitlines()[1].startswith("globex: 9 records are as they were written")
+
+
+def test_verify_needs_no_configuration_for_a_file(
+    premises: Premises, key: Path, exported: Path, tmp_path: Path
+) -> None:
+    """With nothing but the public key, wherever it runs."""
+    told = premises.run("audit", "verify", str(exported), "--key", str(key), "--config", "/none")
+
+    assert (told.code, told.err) == (0, "")
+    assert told.out == (
+        "globex: 9 records are as they were written, 1 to 9; checkpoints prove those up to 9.\n"
+    )
+
+
+def edited(lines: list[str], at: int, before: str, after: str) -> list[str]:
+    assert before in lines[at], lines[at]
+    return [*lines[:at], lines[at].replace(before, after), *lines[at + 1 :]]
+
+
+FILES = {
+    # the file's lines: a title, records 1 to 8, a checkpoint, record 9, a checkpoint
+    "a body": (lambda lines: edited(lines, 3, "approved", "rejected"), 3),
+    "a detail": (lambda lines: edited(lines, 3, "alice", "mallo"), 3),
+    "a hash": (lambda lines: edited(lines, 3, '"hash":"', '"hash":"00'), 3),
+    "the number": (lambda lines: edited(lines, 3, '"number":3', '"number":4'), 3),
+    "without one": (lambda lines: [*lines[:3], *lines[4:]], 3),
+    "two changed over": (lambda lines: [*lines[:3], lines[4], lines[3], *lines[5:]], 3),
+    "one twice": (lambda lines: [*lines[:4], *lines[3:]], 3),
+    "without details": (lambda lines: [*lines[:3], without_details(lines[3]), *lines[4:]], 3),
+    "without the last checkpoint": (lambda lines: lines[:-1], 9),
+    "without checkpoints": (lambda lines: [one for one in lines if "signature" not in one], 1),
+    "without the first checkpoint": (lambda lines: [*lines[:9], *lines[10:]], 9),
+    "a checkpoint of another": (lambda lines: [*lines[:-1], lines[9]], 8),
+    "a signature": (lambda lines: edited(lines, -1, '"signature":"', '"signature":"AAAA'), 9),
+}
+
+
+def without_details(line: str) -> str:
+    read = json.loads(line)
+    del read["details"]
+    return json.dumps(read, separators=(",", ":"), ensure_ascii=False)
+
+
+@pytest.mark.requirement("AU6")
+@pytest.mark.parametrize("name", FILES)
+def test_a_changed_file_is_found_and_the_record_named(
+    premises: Premises, key: Path, exported: Path, tmp_path: Path, name: str
+) -> None:
+    """As in the database, with the public key alone."""
+    change, number = FILES[name]
+    lines = exported.read_text().strip().split("\n")
+    assert len(lines) == 12
+    bad = tmp_path / "bad.jsonl"
+    bad.write_text("\n".join(change(lines)))
+    told = premises.run("audit", "verify", str(bad), "--key", str(key))
+
+    assert told.code == 1, told
+    assert told.out.startswith(f"globex: record {number} is bad: "), told
+
+
+@pytest.mark.requirement("AU2")
+def test_a_file_that_was_cut_behind_a_checkpoint_needs_one_kept_elsewhere(
+    premises: Premises, key: Path, exported: Path, tmp_path: Path
+) -> None:
+    """It is whole in itself; `gatepost audit checkpoint` printed what tells it."""
+    kept = tmp_path / "kept.jsonl"
+    kept.write_text(premises.run("audit", "checkpoint", "--tenant", "globex").out)
+    cut = tmp_path / "cut.jsonl"
+    cut.write_text("\n".join(exported.read_text().strip().split("\n")[:10]))
+    options = ["--key", str(key)]
+    alone = premises.run("audit", "verify", str(cut), *options)
+    anchored = premises.run("audit", "verify", str(cut), *options, "--checkpoint", str(kept))
+    whole = premises.run("audit", "verify", "--checkpoint", str(kept))
+
+    assert (alone.code, anchored.code, whole.code) == (0, 1, 0)
+    assert anchored.out.startswith("globex: record 9 is bad: it is missing")
+
+
+@pytest.mark.requirement("AU6")
+def test_a_file_verifies_by_hand(key: Path, exported: Path) -> None:
+    """The ten lines of docs/audit.md, which know nothing of Gatepost."""
+    page = (Path(__file__).parents[2] / "docs/audit.md").read_text()
+    script = page.split("```python\n")[1].split("```")[0]
+    assert "gatepost" not in script.replace("gatepost_audit", "")
+    done = subprocess.run(
+        [sys.executable, "-", str(exported), str(key)],
+        input=script,
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=60,
+    )
+
+    assert done.stderr == ""
+    assert done.stdout == "9 records, proven up to 9\n"
+
+
+def test_a_body_is_the_same_in_any_json_library(exported: Path) -> None:
+    """Integers, no order but its own: what Python writes again has the same hash."""
+    previous = bytes(32)
+    for line in exported.read_text().strip().split("\n"):
+        read = json.loads(line)
+        if "record" in read:
+            body = json.dumps(read["record"], separators=(",", ":"), ensure_ascii=False)
+            previous = hashlib.sha256(previous + body.encode()).digest()
+            assert previous.hex() == read["hash"]
+            for field, (salt, value) in read.get("details", {}).items():
+                said = hashlib.sha256(bytes.fromhex(salt) + value.encode()).hexdigest()
+                assert read["record"]["commitments"][field] == said
+
+
+@pytest.mark.requirement("AU7")
+def test_cef_is_one_line_an_event_and_forges_nothing(premises: Premises) -> None:
+    """Bars and backslashes in its head, equals signs and line breaks in its extension."""
+    told = premises.run("audit", "export", "--tenant", "globex", "--format", "cef")
+    lines = told.out.splitlines()
+    last = lines[-1]
+
+    assert len(lines) == 9
+    assert all(line.startswith("CEF:0|Gatepost|gatepost|") for line in lines)
+    assert "|approval|approval rejected|4|rt=" in last
+    assert r"reason=no|pipe \\ back\=slash\nCEF:0|forged" in last
+    assert "cs1Label=tenant cs1=globex" in last
+    assert "suid=alice" in lines[0]
+
+
+@pytest.mark.requirement("AU7")
+def test_otlp_is_a_request_of_the_protocol_on_each_line(premises: Premises) -> None:
+    """As the file exporter of OpenTelemetry writes it: 64-bit numbers as strings, times in ns."""
+    told = premises.run("audit", "export", "--tenant", "globex", "--format", "otlp")
+    (request,) = map(json.loads, told.out.strip().split("\n"))
+    (resource,) = request["resourceLogs"]
+    (scope,) = resource["scopeLogs"]
+    records = scope["logRecords"]
+    said = {one["key"]: one["value"] for one in records[0]["attributes"]}
+
+    assert resource["resource"]["attributes"][0] == {
+        "key": "service.name",
+        "value": {"stringValue": "gatepost"},
+    }
+    assert len(records) == 9
+    assert records[0]["timeUnixNano"] == str(int(records[0]["timeUnixNano"]))
+    assert len(records[0]["timeUnixNano"]) == 19
+    assert said["gatepost.audit.number"] == {"intValue": "1"}
+    assert said["enduser.id"] == {"stringValue": "alice"}
+    assert records[0]["eventName"] == "gatepost.audit.approval"
+
+
+def test_an_export_may_begin_later(premises: Premises, key: Path, tmp_path: Path) -> None:
+    """Behind the checkpoint before that time, so that it verifies by itself."""
+    path = tmp_path / "late.jsonl"
+    command = ["audit", "export", "--tenant", "acme", "--since", "2027-01-15T08:00:09"]
+    premises.run(*command, "--output", str(path))
+    told = premises.run("audit", "verify", str(path), "--key", str(key))
+
+    assert told.code == 0, told
+    assert told.out.startswith("acme: 7 records are as they were written, 6 to 12")
+
+
+MISTAKES = {
+    "no export": (["verify", "FILE"], "it is no export"),
+    "no key in it": (["verify", "FILE", "--key", "FILE"], "there is no key in it"),
+    "no checkpoint": (["verify", "--checkpoint", "BAD"], "a checkpoint cannot be read"),
+}
+
+
+@pytest.mark.parametrize("name", MISTAKES)
+def test_what_cannot_be_used_is_said_in_a_sentence(
+    premises: Premises, tmp_path: Path, name: str
+) -> None:
+    """And no verdict is given."""
+    words, message = MISTAKES[name]
+    files = {"FILE": b'{"a": 1}\n', "BAD": b'{"signature": 1}\n'}
+    for word, content in files.items():
+        (tmp_path / word).write_bytes(content)
+    told = premises.run("audit", *(str(tmp_path / one) if one in files else one for one in words))
+
+    assert told.code == 1
+    assert message in told.err
+    assert "Traceback" not in told.err
+
+
+def test_the_public_key_is_one_that_openssl_reads(premises: Premises, key: Path) -> None:
+    """PEM of an Ed25519 key, under a line with its id."""
+    name, *pem = key.read_text().splitlines()
+
+    assert name == f"# key {ring_of(premises).current.id}"
+    assert pem[0] == "-----BEGIN PUBLIC KEY-----"
+    assert len(base64.b64decode(pem[1])) == 44

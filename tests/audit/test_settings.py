@@ -1,0 +1,40 @@
+"""What `gatepost check` says of `[audit]`."""
+
+from typing import Any
+
+import pytest
+
+from tests.support.idp import Idp
+from tests.tenancy.house import issuer, judged
+
+SETTINGS: dict[str, tuple[dict[str, Any], list[str]]] = {
+    "defaults": ({}, []),
+    "no arguments": ({"arguments": "none", "max_argument_bytes": 0}, []),
+    "negative": ({"max_argument_bytes": -1}, ["config.E085"]),
+    "too slow": ({"batch_ms": 5_000.0}, ["config.E085"]),
+    "never signed": ({"checkpoint_s": 0.0}, []),
+    "no records at all": ({"checkpoint_records": 0}, ["config.E085"]),
+    "negative days": ({"retention_days": -1}, ["config.E085"]),
+    "off in development": ({"enabled": False}, []),
+}
+
+
+@pytest.fixture(scope="module")
+def trusted() -> Any:
+    with Idp() as idp:
+        yield [issuer(idp)]
+
+
+@pytest.mark.parametrize("name", SETTINGS)
+def test_odd_settings_are_told(trusted: Any, name: str) -> None:
+    """Each with its id, and nothing of those that are fine."""
+    settings, found = SETTINGS[name]
+
+    assert [one.id for one in judged(trusted, audit=settings) if "E08" in one.id] == found
+
+
+def test_production_without_a_record_is_worth_a_word(trusted: Any) -> None:
+    """It serves, since somebody else may keep one."""
+    found = judged(trusted, mode="production", audit={"enabled": False})
+
+    assert "config.W085" in [one.id for one in found]

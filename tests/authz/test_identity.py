@@ -1,0 +1,185 @@
+"""ID tokens: whoever signed in is who the access token says, for our client and this sign-in."""
+
+import base64
+import hashlib
+from collections.abc import Callable
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost_authz import InvalidToken, IssuerRegistry, TenantContext
+from gatepost_authz.identity import Login, check_identity
+from tests.authz.keyset import FORGE, ISSUER, NOW, RESOURCE, RIVAL, TARGET, Keys, issuer
+from tests.support.forge import ABSENT, ec_key, ed_key, jwk, rsa_key, signer
+
+CLIENT = "gatepost-dashboard"
+ACCESS = "an-access-token"
+CALLER = TenantContext(
+    tenant_id="acme",
+    issuer=ISSUER,
+    subject="alice",
+    subject_kind="user",
+    resource=RESOURCE,
+    expires_at=NOW + 300,
+)
+
+
+def login(preset: str = "generic", **changes: Any) -> Login:
+    """A sign-in at an issuer of that preset."""
+    trusted = IssuerRegistry([issuer(preset=preset)]).issuers[0]
+    usual = Login(
+        issuer=ISSUER,
+        client_id=CLIENT,
+        nonce="n-1",
+        access_token=ACCESS,
+        caller=CALLER,
+        trusted=trusted,
+        target=TARGET,
+    )
+    return msgspec.structs.replace(usual, **changes)
+
+
+def identity(**claims: Any) -> str:
+    """A good ID token; every keyword changes a claim, or with `header` and `sign` the rest."""
+    usual = {
+        "aud": CLIENT,
+        "nonce": "n-1",
+        "client_id": ABSENT,
+        "jti": ABSENT,
+        "scope": ABSENT,
+        "iat": NOW,
+        "exp": NOW + 300,
+    }
+    header = {"typ": "JWT"} | claims.pop("header", {})
+    sign = claims.pop("sign", None)
+    return FORGE.token(header=header, sign=sign, **usual | claims)
+
+
+async def check(token: str, wanted: Login, keys: Keys | None = None, **options: Any) -> None:
+    await check_identity(token, wanted, keys or Keys(), clock=lambda: NOW, **options)
+
+
+def longer() -> str:
+    return identity(at_hash=half(ACCESS, "sha512"))
+
+
+def half(token: str, name: str = "sha256") -> str:
+    whole = hashlib.new(name, token.encode()).digest()
+    return base64.urlsafe_b64encode(whole[: len(whole) // 2]).rstrip(b"=").decode()
+
+
+GOOD: list[tuple[str, Callable[[], str]]] = [
+    ("plain", identity),
+    ("without typ", lambda: identity(header={"typ": ABSENT})),
+    ("several audiences and us as the party", lambda: identity(aud=[CLIENT, "x"], azp=CLIENT)),
+    ("one audience in a list", lambda: identity(aud=[CLIENT])),
+    ("the hash of the access token", lambda: identity(at_hash=half(ACCESS))),
+    ("within the leeway", lambda: identity(iat=NOW + 29, exp=NOW - 29)),
+]
+
+
+@pytest.mark.parametrize(("name", "make"), GOOD, ids=[one[0] for one in GOOD])
+async def test_the_token_of_this_sign_in_is_accepted(name: str, make: Callable[[], str]) -> None:
+    """In each form that OpenID Connect lets it have."""
+    await check(make(), login())
+
+
+BAD: list[tuple[str, str, Callable[[], str]]] = [
+    ("an access token", "wrong_type", lambda: identity(header={"typ": "at+jwt"})),
+    ("a logout token", "refused_type", lambda: identity(header={"typ": "logout+jwt"})),
+    ("no signature", "refused_algorithm", lambda: identity(header={"alg": "none"})),
+    ("a shared secret", "refused_algorithm", lambda: identity(header={"alg": "HS256"})),
+    ("another algorithm", "algorithm_not_allowed", lambda: identity(header={"alg": "RS384"})),
+    ("a stranger's key", "bad_signature", lambda: identity(sign=signer(rsa_key("other"), "RS256"))),
+    ("an unknown key", "unknown_key", lambda: identity(header={"kid": "other"})),
+    ("a development key", "development_token", lambda: identity(header={"kid": "dev-x"})),
+    ("another issuer", "wrong_issuer", lambda: identity(iss=RIVAL)),
+    ("no issuer", "wrong_issuer", lambda: identity(iss=ABSENT)),
+    ("no subject", "missing_claim", lambda: identity(sub=ABSENT)),
+    ("no expiry", "missing_claim", lambda: identity(exp=ABSENT)),
+    ("no time of issue", "missing_claim", lambda: identity(iat=ABSENT)),
+    ("no audience", "missing_claim", lambda: identity(aud=ABSENT)),
+    ("expired", "expired", lambda: identity(exp=NOW - 30)),
+    ("from the future", "not_yet_valid", lambda: identity(iat=NOW + 31)),
+    ("a life too long", "lives_too_long", lambda: identity(exp=NOW + 86_401)),
+    ("an expiry in quotes", "bad_exp", lambda: identity(exp=str(NOW + 300))),
+    ("our resource as audience", "wrong_audience", lambda: identity(aud=RESOURCE)),
+    ("another client", "wrong_audience", lambda: identity(aud="other")),
+    ("another client of several", "wrong_audience", lambda: identity(aud=["other", "more"])),
+    ("several and no party", "wrong_audience", lambda: identity(aud=[CLIENT, "x"])),
+    ("another party", "wrong_audience", lambda: identity(azp="other")),
+    ("no nonce", "wrong_nonce", lambda: identity(nonce=ABSENT)),
+    ("another nonce", "wrong_nonce", lambda: identity(nonce="n-2")),
+    ("a nonce of another kind", "wrong_nonce", lambda: identity(nonce=["n-1"])),
+    ("another person", "another_subject", lambda: identity(sub="mallory")),
+    ("an event", "missing_claim", lambda: identity(events={})),
+    ("another access token", "wrong_access_token", lambda: identity(at_hash=half("other"))),
+    (
+        "a hash of another size",
+        "wrong_access_token",
+        lambda: identity(at_hash=half(ACCESS, "sha512")),
+    ),
+    ("a hash of another kind", "wrong_access_token", lambda: identity(at_hash=7)),
+    ("garbage", "malformed_token", lambda: "a.b.c"),
+    ("two parts", "malformed_token", lambda: "a.b"),
+]
+
+
+@pytest.mark.parametrize(("name", "reason", "make"), BAD, ids=[one[0] for one in BAD])
+async def test_any_other_token_is_refused(name: str, reason: str, make: Callable[[], str]) -> None:
+    """OpenID Connect Core 1.0 section 3.1.3.7, each rule broken alone."""
+    with pytest.raises(InvalidToken) as refusal:
+        await check(make(), login())
+
+    assert refusal.value.reason == reason
+
+
+@pytest.mark.parametrize(
+    ("algorithm", "key", "digest"),
+    [
+        ("ES256", ec_key(), "sha256"),
+        ("PS256", rsa_key(), "sha256"),
+        ("EdDSA", ed_key(), "sha512"),
+    ],
+    ids=["ES256", "PS256", "EdDSA"],
+)
+async def test_the_hash_is_of_the_algorithms_size(algorithm: str, key: Any, digest: str) -> None:
+    """Section 3.1.3.6; Ed25519 hashes with SHA-512."""
+    keys = Keys({ISSUER: [jwk(key)]})
+    token = identity(
+        header={"alg": algorithm}, sign=signer(key, algorithm), at_hash=half(ACCESS, digest)
+    )
+    await check(token, login(), keys)
+
+
+PEOPLE = [
+    # preset        claims of the ID token               stable id of the access token
+    ("entra-v2", {"sub": "pairwise-here", "oid": "alice"}, True),
+    ("entra-v2", {"sub": "alice", "oid": "mallory"}, False),
+    ("entra-v2", {"sub": "pairwise-here"}, False),
+    ("okta", {"sub": "alice"}, True),
+    ("okta", {"sub": "alice@example.com", "uid": "alice"}, True),
+    ("okta", {"sub": "alice", "uid": "mallory"}, False),
+    ("keycloak", {"sub": "alice"}, True),
+    ("auth0", {"sub": "auth0|alice"}, False),
+]
+
+
+@pytest.mark.parametrize(("preset", "claims", "same"), PEOPLE, ids=str)
+async def test_the_same_person_is_the_presets_stable_id(
+    preset: str, claims: dict[str, str], same: bool
+) -> None:
+    """Entra's `sub` differs from client to client, Okta's from token to token."""
+    token = identity(**claims)
+    if same:
+        await check(token, login(preset))
+        return
+    with pytest.raises(InvalidToken, match="another_subject"):
+        await check(token, login(preset))
+
+
+async def test_a_development_key_counts_in_development() -> None:
+    """As for access tokens, and nowhere else."""
+    keys = Keys({ISSUER: [jwk(rsa_key(), kid="dev-x")]})
+    await check(identity(header={"kid": "dev-x"}), login(), keys, development=True)

@@ -1,0 +1,178 @@
+"""Trails: chains that several writers extend, questions about them, and what goes from them."""
+
+import asyncio
+from collections.abc import Sequence
+
+import msgspec
+import pytest
+
+from gatepost.stores.api import Records
+from gatepost.stores.audit import Checkpoint, Count, Draft, Head, Question, Row
+from gatepost.stores.backends import open_records
+
+HOUR = 3_600_000
+
+
+def draft(at: int = 1_000, **fields: str | None) -> Draft:
+    """A record about nothing in particular."""
+    usual = {"kind": "call", "tool": "write", "outcome": "success", "subject": "alice"}
+    told = {**usual, "side": '{"reason":["00","Why not?"]}', **fields}
+    return Draft(body=b',"at":%d}' % at, at=at, **told)  # type: ignore[arg-type]  # as told
+
+
+def link(tenant: str, found: Head | None, drafts: Sequence[Draft]) -> tuple[list[Row], Head]:
+    """A chain without any proof: each hash says which record it is."""
+    head = found or Head(tenant, 0, b"", 0, 0, b"", "")
+    rows = []
+    for number, one in enumerate(drafts, start=head.number + 1):
+        fields = {name: getattr(one, name) for name in Draft.__struct_fields__ if name != "body"}
+        body = f'{{"number":{number}{one.body.decode()}'
+        rows.append(Row(number=number, body=body, hash=b"%d" % number, **fields))
+    return rows, msgspec.structs.replace(head, number=rows[-1].number, hash=rows[-1].hash)
+
+
+def sign(head: Head) -> tuple[Checkpoint, Head]:
+    signed = Checkpoint(head.number, f"at {head.number}", "signed")
+    return signed, msgspec.structs.replace(head, checkpoint=head.number, seal=b"seal")
+
+
+async def test_what_was_written_is_read(records: Records) -> None:
+    """Each tenant's own, in the order it came, and the head that was made for it."""
+    batch = {"acme": [draft(at) for at in range(40)], "globex": [draft(7, tool="ü\\", side=None)]}
+    written = await records.scribe.write(lambda: batch, link)
+    more = await records.scribe.write(lambda: {"acme": [draft(99)]}, link)
+    acme, globex = records.of("acme").trail, records.of("globex").trail
+
+    assert await acme.rows(0, 100) == [*written["acme"], *more["acme"]]
+    assert await acme.rows(38, 2) == [*written["acme"][38:], *more["acme"]][:2]
+    assert await globex.rows(0, 100) == written["globex"]
+    assert await globex.head() == Head("globex", 1, b"1", 0, 0, b"", "")
+    assert await records.of("initech").trail.head() is None
+    heads = {head.tenant: head.number for head in await records.scribe.heads()}
+    assert heads == {"acme": 41, "globex": 1}
+    assert await records.scribe.tenants() == ["acme", "globex"]
+
+
+async def test_a_batch_is_written_whole_or_not_at_all(records: Records) -> None:
+    """What one tenant's part cannot be made of leaves nothing of the others."""
+
+    def broken(tenant: str, found: Head | None, drafts: Sequence[Draft]) -> tuple[list[Row], Head]:
+        if tenant == "globex":
+            raise LookupError(tenant)
+        return link(tenant, found, drafts)
+
+    with pytest.raises(LookupError):
+        await records.scribe.write(lambda: {"acme": [draft()], "globex": [draft()]}, broken)
+    await records.scribe.write(lambda: {"acme": [draft(5)]}, link)
+
+    assert [row.at for row in await records.of("acme").trail.rows(0, 9)] == [5]
+
+
+async def test_writers_of_several_processes_make_one_chain(sql_url: str) -> None:
+    """Numbers without gaps, whoever writes, also when a tenant is new to all of them."""
+    several = [await open_records(sql_url) for _ in range(3)]
+
+    async def work(one: Records) -> None:
+        for at in range(10):
+            batch = {"acme": [draft(at)], "globex": [draft(at), draft(at)]}
+            await one.scribe.write(lambda: batch, link)  # noqa: B023  # at once
+
+    await asyncio.gather(*map(work, several))
+    acme = await several[0].of("acme").trail.rows(0, 1000)
+    globex = await several[0].of("globex").trail.rows(0, 1000)
+    for one in several:
+        await one.aclose()
+
+    assert [row.number for row in acme] == [*range(1, 31)]
+    assert [row.number for row in globex] == [*range(1, 61)]
+
+
+QUESTIONS = {
+    "everything": (Question(), [5, 4, 3, 2, 1]),
+    "a page": (Question(limit=2), [5, 4]),
+    "the next page": (Question(limit=2, before=4), [3, 2]),
+    "a tool": (Question(tool="look"), [4, 2]),
+    "somebody": (Question(subject="bob"), [3]),
+    "an outcome": (Question(outcome="denied"), [5]),
+    "a kind": (Question(kind="approval"), [1]),
+    "a time": (Question(since=2 * HOUR, until=4 * HOUR), [3, 2]),
+    "a text": (Question(text="WHY"), [5, 4, 3, 2]),
+    "a text with quotes": (Question(text='"x"\\'), [1]),
+    "no pattern": (Question(text="W%y"), []),
+    "both": (Question(tool="look", since=3 * HOUR), [4]),
+}
+
+
+@pytest.mark.parametrize("name", QUESTIONS)
+async def test_questions_are_answered_newest_first(records: Records, name: str) -> None:
+    """What they ask for and nothing else, page by page."""
+    quoted = msgspec.json.encode({"reason": ("00", 'an "x"\\ here')}).decode()
+    batch = [
+        draft(HOUR, kind="approval", side=quoted),
+        draft(2 * HOUR, tool="look"),
+        draft(3 * HOUR, subject="bob"),
+        draft(4 * HOUR, tool="look"),
+        draft(5 * HOUR, outcome="denied"),
+    ]
+    await records.scribe.write(lambda: {"acme": batch, "globex": [draft()]}, link)
+    question, numbers = QUESTIONS[name]
+    found = await records.of("acme").trail.find(question)
+
+    assert [row.number for row in found] == numbers
+
+
+async def test_records_are_counted_slice_by_slice(records: Records) -> None:
+    """By kind, tool and outcome; those before the time are not."""
+    batch = [draft(10), draft(HOUR), draft(HOUR + 1), draft(HOUR + 2, tool="look")]
+    await records.scribe.write(lambda: {"acme": [*batch, draft(3 * HOUR)]}, link)
+    found = await records.of("acme").trail.count(HOUR, HOUR)
+
+    assert found == [
+        Count(HOUR, "call", "look", "success", 1),
+        Count(HOUR, "call", "write", "success", 2),
+        Count(3 * HOUR, "call", "write", "success", 1),
+    ]
+
+
+async def test_checkpoints_are_kept_with_the_head_that_knows_them(records: Records) -> None:
+    """In their order; of a tenant without records there is none."""
+    trail = records.of("acme").trail
+    nothing = await trail.check(sign)
+    for _ in range(2):
+        await records.scribe.write(lambda: {"acme": [draft()]}, link)
+        await trail.check(sign)
+    head = await trail.head()
+
+    assert nothing is None
+    assert [one.number for one in await trail.checkpoints()] == [1, 2]
+    assert head == Head("acme", 2, b"2", 0, 2, b"seal", "")
+    assert await trail.check(lambda head: None) is None
+
+
+async def test_erasing_leaves_the_body_and_adds_a_record(records: Records) -> None:
+    """Both at once."""
+    trail = records.of("acme").trail
+    await records.scribe.write(lambda: {"acme": [draft(), draft(), draft()]}, link)
+    await trail.erase([1, 3], [draft(9, kind="erasure")], link)
+    rows = await trail.rows(0, 9)
+
+    assert [(row.subject, row.side is None) for row in rows[:3]] == [
+        (None, True),
+        ("alice", False),
+        (None, True),
+    ]
+    assert [row.kind for row in rows] == ["call", "call", "call", "erasure"]
+
+
+async def test_pruning_needs_a_checkpoint_to_hang_on(records: Records) -> None:
+    """Records up to it go, older checkpoints too, and a record of that is added."""
+    trail = records.of("acme").trail
+    for _ in range(3):
+        await records.scribe.write(lambda: {"acme": [draft(), draft()]}, link)
+        await trail.check(sign)
+    with pytest.raises(LookupError):
+        await trail.prune(3, [draft()], link)
+    await trail.prune(4, [draft(9, kind="retention")], link)
+
+    assert [row.number for row in await trail.rows(0, 9)] == [5, 6, 7]
+    assert [one.number for one in await trail.checkpoints()] == [4, 6]

@@ -1,0 +1,130 @@
+"""What `gatepost check` says of a dashboard before anybody stands in front of it."""
+
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.config.dashboard import is_on, problems
+from gatepost.dashboard.settings import DashboardSettings
+from gatepost.settings import Config, ScopesSettings
+from gatepost_authz import problems as gate_problems
+from gatepost_authz.config import DashboardClient, Issuer, RoleRule, TenantRule
+
+RESOURCE = "https://mcp.example.com/mcp"
+ROLES = {"approver": RoleRule(claim="roles", value="approver")}
+ENTRA = "https://login.microsoftonline.com/{tid}/v2.0"
+
+
+def client(**changes: Any) -> DashboardClient:
+    usual = DashboardClient(client_id="gatepost", client_secret="file:/etc/hostname")
+    return msgspec.structs.replace(usual, **changes)
+
+
+def issuer(**changes: Any) -> Issuer:
+    usual: dict[str, Any] = {
+        "issuer": "https://id.example.com",
+        "tenant": TenantRule(claim="org_id"),
+        "roles": ROLES,
+        "dashboard": client(),
+    }
+    return Issuer(**usual | changes)
+
+
+def config(*issuers: Issuer, **changes: Any) -> Config:
+    return Config(**{"resource": RESOURCE, "issuers": issuers or (issuer(),)} | changes)
+
+
+ON, OFF = DashboardSettings(enabled=True), DashboardSettings(enabled=False)
+NAMED = {"33333333-3333-3333-3333-333333333333": "acme"}
+CASES = [
+    ("fine", config(), []),
+    ("no client, not wanted", config(issuer(dashboard=None)), []),
+    ("no client, and wanted", config(issuer(dashboard=None), dashboard=ON), ["config.E090"]),
+    ("a client of an issuer that is off", config(issuer(enabled=False)), ["config.E090"]),
+    ("turned off", config(issuer(roles={}), dashboard=OFF), []),
+    ("nobody has a role", config(issuer(roles={})), ["config.W090"]),
+    (
+        "a secret that is nowhere",
+        config(issuer(dashboard=client(client_secret="env:NOT_SET_ANYWHERE"))),
+        ["config.E091"],
+    ),
+    ("entra without a scope", config(issuer(preset="entra-v2")), ["config.E092"]),
+    (
+        "entra with a scope",
+        config(issuer(preset="entra-v2", dashboard=client(scopes=("api://x/y",)))),
+        [],
+    ),
+    (
+        "entra with a scope of every request",
+        config(issuer(preset="entra-v2"), scopes=ScopesSettings(baseline=("api://x/y",))),
+        [],
+    ),
+    ("its own place", config(resource="https://mcp.example.com/dashboard"), ["config.E093"]),
+    (
+        "a template that nothing fills",
+        config(issuer(issuer=ENTRA, preset="entra-v2", dashboard=client(scopes=("api://x/y",)))),
+        ["config.E094"],
+    ),
+    (
+        "a template with named organisations",
+        config(
+            issuer(
+                issuer=ENTRA,
+                preset="entra-v2",
+                dashboard=client(scopes=("api://x/y",)),
+                tenant=TenantRule(issuer=True),
+                tenants=NAMED,
+            )
+        ),
+        [],
+    ),
+    (
+        "a template that the path fills",
+        config(
+            issuer(issuer=ENTRA, preset="entra-v2", dashboard=client(scopes=("api://x/y",))),
+            resource="https://mcp.example.com/t/{tenant}/mcp",
+        ),
+        [],
+    ),
+]
+
+
+@pytest.mark.parametrize(("name", "settings", "found"), CASES, ids=[one[0] for one in CASES])
+def test_each_mistake_has_its_id(name: str, settings: Config, found: list[str]) -> None:
+    """And what is right has none."""
+    assert [one.id for one in problems(settings)] == found
+
+
+def test_a_client_turns_the_dashboard_on() -> None:
+    """Unless somebody says otherwise; without a client there is none."""
+    without = config(issuer(dashboard=None))
+
+    assert [is_on(one) for one in (config(), without)] == [True, False]
+    assert not is_on(config(dashboard=OFF))
+
+
+GATE = [
+    (client(client_secret="hunter2hunter2"), "authz.E022"),
+    (client(client_id=""), "authz.E028"),
+    (client(scopes=("a b",)), "authz.E027"),
+    (client(token_endpoint="http://id.example.com/token"), "authz.E002"),
+    (client(authorization_endpoint="id.example.com"), "authz.E001"),
+]
+
+
+@pytest.mark.parametrize(("wrong", "found"), GATE, ids=[one[1] for one in GATE])
+def test_a_client_is_judged_like_everything_of_an_issuer(
+    wrong: DashboardClient, found: str
+) -> None:
+    """A secret that is written out, endpoints without encryption, scopes that are none."""
+    told = [
+        one
+        for one in gate_problems(
+            resource=RESOURCE, issuers=[issuer(dashboard=wrong)], create_on_first_use=True
+        )
+        if one.setting.startswith("issuers[0].dashboard")
+    ]
+
+    assert [one.id for one in told] == [found]
+    assert "hunter2" not in str(told)

@@ -1,0 +1,182 @@
+"""Several issuers, several tenants: whoever signs in where, and what a page says of it."""
+
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+
+import msgspec
+import pytest
+
+from gatepost.dashboard.cookie import Cookies
+from gatepost.dashboard.headers import guards_of
+from gatepost.settings import Config
+from gatepost_authz.config import Introspection, Issuer, Resource, TenantRule
+from gatepost_keys.issuer import Issuer as Provider
+from tests.dashboard.site import CLIENT, SECRET, Site, issuer_of, parameters, site
+from tests.support.authorization_server import RESOURCE_SERVER, TokenForm, authorization_server
+from tests.support.authorization_server import SECRET as OTHER_SECRET
+from tests.support.browser import Person
+
+
+@contextmanager
+def two_issuers(root: Path, form: TokenForm = "jwt") -> Iterator[Site]:
+    """The development issuer for acme, and oidc-provider, which somebody else wrote, for globex."""
+    with ExitStack() as running:
+
+        def add(config: Config) -> Config:
+            home = config.resource.removesuffix("/mcp") + "/dashboard"
+            client = {
+                "client_id": CLIENT,
+                "client_secret": SECRET,
+                "redirect_uris": [f"{home}/callback"],
+                "grant_types": ["authorization_code"],
+                "response_types": ["code"],
+                "token_endpoint_auth_method": "client_secret_basic",
+            }
+            other = running.enter_context(
+                authorization_server(
+                    {config.resource: form},
+                    scopes=["files:read"],
+                    tenants={"alice": "globex"},
+                    clients=[client],
+                )
+            )
+            (root / "introspection").write_text(OTHER_SECRET)
+            second = Issuer(
+                issuer=other.issuer,
+                preset="oidc-provider",
+                tenant=TenantRule(claim="org_id"),
+                tenants={"globex": "globex"},
+                dashboard=issuer_of(other.issuer, root).dashboard,
+                introspection=Introspection(
+                    client_id=RESOURCE_SERVER, client_secret=f"file:{root / 'introspection'}"
+                ),
+            )
+            first = msgspec.structs.replace(config.issuers[0], tenants={"acme": "acme"})
+            return msgspec.structs.replace(config, issuers=(first, second))
+
+        with site(root, change=add) as opened:
+            yield opened
+
+
+@pytest.mark.parametrize("form", ["jwt", "opaque"])
+def test_another_provider_signs_people_in(tmp_path: Path, form: TokenForm) -> None:
+    """oidc-provider from npm, with signed and with opaque access tokens; a page offers both."""
+    with two_issuers(tmp_path, form) as opened, opened.guest() as guest:
+        offered = guest.get("/sign-in").text
+        issuers = [one.issuer for one in opened.inside.config.issuers]
+        assert [offered.index(one) for one in issuers] == sorted(map(offered.index, issuers))
+
+        back = Person("alice").visit(guest.start(which=1).headers["location"])
+        answer = guest.http.get(back)
+
+        assert answer.status_code == 303, answer.text
+        assert '["globex","alice"' in guest.get("/test/open").text
+        assert guest.get("/test/echo").status_code == 403
+
+
+def test_issuers_cannot_be_mixed_up(tmp_path: Path) -> None:
+    """A code of one issuer is never redeemed at the other, whatever the way back says."""
+    with two_issuers(tmp_path) as opened, opened.guest() as guest, opened.guest() as other:
+        first, second = (one.issuer for one in opened.inside.config.issuers)
+        code = parameters(Person("alice").visit(guest.start(which=1).headers["location"]))["code"]
+        asked = parameters(other.start(which=0).headers["location"])
+
+        for sender in (first, second, ""):
+            way = {"code": code, "state": asked["state"], "iss": sender}
+            answer = other.http.get("/dashboard/callback", params=way)
+            assert answer.status_code == 403
+            assert other.cookie() == ""
+
+
+@pytest.fixture(scope="module")
+def apart(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    """Each tenant has a resource, and a dashboard, of its own."""
+    with site(tmp_path_factory.mktemp("apart"), path="/t/{tenant}/mcp") as opened:
+        yield opened
+
+
+def test_each_tenant_has_a_dashboard_of_its_own(apart: Site) -> None:
+    """One browser may be signed in to several, and each shows its own tenant."""
+    with apart.guest("alice", fresh=True) as guest:
+        assert '["acme","alice"' in guest.get("/test/open").text
+
+        apart.base = "/t/globex/dashboard"
+        try:
+            assert guest.get("/test/open").headers["location"].startswith("/t/globex/dashboard/")
+            guest.sign_in("bob")
+            assert '["globex","bob"' in guest.get("/test/open").text
+        finally:
+            apart.base = "/t/acme/dashboard"
+        assert '["acme","alice"' in guest.get("/test/open").text
+
+
+def test_nobody_signs_in_to_a_neighbours_dashboard(apart: Site) -> None:
+    """The token names that resource, and its owner is not of that tenant."""
+    with apart.guest() as guest:
+        back = Person("bob").visit(guest.start().headers["location"])
+        answer = guest.http.get(back)
+
+        assert answer.status_code == 403
+        assert guest.cookie() == ""
+
+
+def test_a_session_of_one_tenant_is_none_at_another(apart: Site) -> None:
+    """Also when somebody gives the cookie the other one's name."""
+    with apart.guest("alice", fresh=True) as guest, apart.guest() as thief:
+        name = next(one.name for one in guest.http.cookies.jar)
+        thief.http.cookies.set(name.replace("acme", "globex"), guest.cookie())
+
+        answer = thief.http.get("/t/globex/dashboard/test/open")
+        assert answer.status_code == 303
+
+
+def test_a_path_without_a_tenant_is_nowhere(apart: Site) -> None:
+    """No tenant, a tenant that is no id, or none at all."""
+    with apart.guest() as guest:
+        for path in ("/t/A!/dashboard", "/t/%2e/dashboard/sign-in", "/t//dashboard"):
+            assert guest.http.get(path).status_code in {401, 404}
+            assert "set-cookie" not in guest.http.get(path).headers
+
+
+def test_two_tokens_that_name_different_people_open_nothing(
+    apart: Site, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The ID token is held against the access token; the page says nothing, the log why."""
+    provider: Provider = apart.provider
+    with apart.guest() as guest:
+        back = Person("alice").visit(guest.start().headers["location"])
+        kept = provider.id_token
+        provider.id_token = lambda identity, access: kept(  # type: ignore[method-assign]
+            msgspec.structs.replace(
+                identity, person=msgspec.structs.replace(identity.person, username="mallory")
+            ),
+            access,
+        )
+        try:
+            answer = guest.http.get(back)
+        finally:
+            provider.id_token = kept  # type: ignore[method-assign]
+
+        assert answer.status_code == 403
+        assert "another_subject" not in answer.text
+        assert "another_subject" in capsys.readouterr().out
+
+
+HTTPS = Resource("https://mcp.example.com/t/{tenant}/mcp")
+
+
+def test_under_https_cookies_belong_to_this_host_alone() -> None:
+    """`__Host-`, `Secure`, one per tenant; and browsers never come back over http."""
+    cookies = Cookies(HTTPS)
+    name, value = cookies.header("session", HTTPS.of_tenant("acme"), "abc")
+
+    assert name == b"set-cookie"
+    assert value == (b"__Host-gatepost-session-acme=abc; Path=/; HttpOnly; SameSite=Lax; Secure")
+    assert cookies.name("sign-in", HTTPS.of_tenant("globex")) == "__Host-gatepost-sign-in-globex"
+    assert (b"strict-transport-security", b"max-age=31536000") in guards_of(HTTPS)
+    assert not any(name == b"strict-transport-security" for name, _ in guards_of(plain()))
+
+
+def plain() -> Resource:
+    return Resource("http://127.0.0.1:8000/mcp")

@@ -1,0 +1,261 @@
+"""How long somebody is in, what ends it, and that every replica agrees."""
+
+import time
+from collections.abc import Callable
+
+import msgspec
+import pytest
+
+from gatepost.dashboard.session import RENEWED_S, Sessions, TooLong, digest
+from gatepost.keyring import KeyRing, create, rotate
+from gatepost.stores.cutoffs import CutOff
+from gatepost.stores.memory.records import MemoryRecords
+from gatepost_authz.caller import TenantContext
+from gatepost_authz.config import Target
+from tests.dashboard.site import Site
+from tests.support.waiting import eventually
+
+TARGET = Target("https://mcp.example.com/t/acme/mcp", "https://mcp.example.com/x", "acme")
+OTHER = Target("https://mcp.example.com/t/globex/mcp", "https://mcp.example.com/y", "globex")
+CALLER = TenantContext(
+    tenant_id="acme",
+    issuer="https://id.example.com",
+    subject="alice",
+    subject_kind="user",
+    resource=TARGET.url,
+    expires_at=1_000_300,
+    scopes=frozenset({"files:write"}),
+    roles=frozenset({"approver"}),
+    claims={"name": "Alice"},
+)
+
+
+class Clock:
+    """A time that a test moves."""
+
+    def __init__(self) -> None:
+        self.now = 1_000_000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+class Replica:
+    """The sessions of one process; several share records and key ring."""
+
+    def __init__(self, ring: KeyRing, records: MemoryRecords, clock: Clock) -> None:
+        self.meaning: bytes | None = digest("settings")
+        self.sessions = Sessions(
+            ring,
+            records,
+            lasts_s=8 * 3600,
+            idle_s=1800,
+            meaning_of=lambda caller: self.meaning,
+            clock=clock,
+        )
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.fixture
+def ring() -> KeyRing:
+    return KeyRing.ephemeral()
+
+
+@pytest.fixture
+def replicas(ring: KeyRing, clock: Clock) -> tuple[Replica, Replica]:
+    records = MemoryRecords()
+    return Replica(ring, records, clock), Replica(ring, records, clock)
+
+
+def cookie(replica: Replica) -> str:
+    return replica.sessions.sealed(replica.sessions.start(CALLER), TARGET)
+
+
+async def test_a_session_is_good_at_every_replica(replicas: tuple[Replica, Replica]) -> None:
+    """Nothing is stored for it; it holds roles and name, and no scope of the token."""
+    first, second = replicas
+    session = await second.sessions.find(cookie(first), TARGET)
+
+    assert session is not None
+    assert session.caller.principal_key == CALLER.principal_key
+    assert (session.caller.roles, session.caller.claims) == (CALLER.roles, CALLER.claims)
+    assert session.caller.scopes == frozenset()
+    assert session.caller.expires_at == 1_000_000 + 8 * 3600
+
+
+async def test_a_session_that_was_ended_stays_ended_everywhere(
+    replicas: tuple[Replica, Replica],
+) -> None:
+    """Also for a copy of the cookie, and ending it twice is no error."""
+    first, second = replicas
+    copy = cookie(first)
+    session = await first.sessions.find(copy, TARGET)
+    assert session is not None
+    await first.sessions.end(session)
+    await second.sessions.end(session)
+
+    assert await first.sessions.find(copy, TARGET) is None
+    assert await second.sessions.find(copy, TARGET) is None
+
+
+async def test_a_session_gets_old_and_idle(replicas: tuple[Replica, Replica], clock: Clock) -> None:
+    """Visits keep it for its time and no longer; without visits it ends sooner."""
+    first, _ = replicas
+    held = cookie(first)
+    for _ in range(15):
+        clock.now += 1799
+        session = await first.sessions.find(held, TARGET)
+        assert session is not None
+        renewed = first.sessions.renewed(session)
+        assert renewed is not None
+        idle, held = held, first.sessions.sealed(renewed, TARGET)
+    assert await first.sessions.find(idle, TARGET) is not None
+
+    clock.now += 1800
+    assert await first.sessions.find(held, TARGET) is None
+    clock.now -= 1800 - 60
+    late = await first.sessions.find(held, TARGET)
+    assert late is not None
+    clock.now = late.caller.expires_at
+    assert await first.sessions.find(first.sessions.sealed(late, TARGET), TARGET) is None
+
+
+async def test_a_cookie_is_written_anew_only_now_and_then(
+    replicas: tuple[Replica, Replica], clock: Clock
+) -> None:
+    """Not with every page."""
+    session = replicas[0].sessions.start(CALLER)
+    clock.now += RENEWED_S
+    assert replicas[0].sessions.renewed(session) is None
+    clock.now += 1
+    assert replicas[0].sessions.renewed(session) is not None
+
+
+@pytest.mark.parametrize("meaning", [None, digest("other settings")], ids=["gone", "different"])
+async def test_a_session_ends_when_its_issuer_means_something_else(
+    replicas: tuple[Replica, Replica], meaning: bytes | None
+) -> None:
+    """An issuer that is removed, cut off, or read by other rules: everybody signs in anew."""
+    held = cookie(replicas[0])
+    replicas[0].meaning = meaning
+
+    assert await replicas[0].sessions.find(held, TARGET) is None
+    assert await replicas[1].sessions.find(held, TARGET) is not None
+
+
+FORGERIES: list[tuple[str, Callable[[str], str]]] = [
+    ("empty", lambda cookie: ""),
+    ("cut", lambda cookie: cookie[:-1]),
+    ("changed", lambda cookie: cookie[:-20] + ("A" if cookie[-20] != "A" else "B") + cookie[-19:]),
+    ("unknown key", lambda cookie: "00000000" + cookie[8:]),
+    ("no key", lambda cookie: cookie[8:]),
+    ("not ASCII", lambda cookie: cookie + "\u00e9"),
+    ("too long", lambda cookie: cookie + "A" * 4000),
+    ("padded", lambda cookie: cookie + "="),
+]
+
+
+@pytest.mark.parametrize(("name", "forge"), FORGERIES, ids=[one[0] for one in FORGERIES])
+async def test_a_made_up_cookie_is_nobody(
+    replicas: tuple[Replica, Replica], name: str, forge: Callable[[str], str]
+) -> None:
+    """What the ring did not seal, as it stands, opens nothing."""
+    assert await replicas[0].sessions.find(forge(cookie(replicas[0])), TARGET) is None
+
+
+async def test_a_cookie_counts_only_where_it_was_made(
+    replicas: tuple[Replica, Replica], ring: KeyRing
+) -> None:
+    """Not at another tenant's dashboard, and nothing else that the ring seals is a session."""
+    first, _ = replicas
+    assert await first.sessions.find(cookie(first), OTHER) is None
+
+    payload = msgspec.msgpack.encode(first.sessions.start(CALLER))
+    for purpose in ("dashboard sign-in", "dashboard form", "vault", "session"):
+        sealed = ring.seal(purpose, payload, context=TARGET.url.encode())
+        assert await first.sessions.find(sealed, TARGET) is None
+
+
+async def test_a_forms_token_is_of_one_session(replicas: tuple[Replica, Replica]) -> None:
+    """Each page has another one, every replica takes it, no other session's does."""
+    first, second = replicas
+    mine, other = (first.sessions.start(CALLER) for _ in range(2))
+    tokens = {first.sessions.token(mine) for _ in range(3)}
+
+    assert len(tokens) == 3
+    assert all(second.sessions.minted(mine, token) for token in tokens)
+    assert not any(first.sessions.minted(other, token) for token in tokens)
+    for made_up in ("", ".", cookie(first), mine.id.hex(), "\u00e9"):
+        assert not first.sessions.minted(mine, made_up)
+
+
+def test_sessions_outlive_a_new_key_and_not_the_loss_of_theirs(tmp_path, clock: Clock) -> None:  # type: ignore[no-untyped-def]
+    """Rotation goes unnoticed; a ring without the key knows nobody."""
+    path = tmp_path / "ring.json"
+    create(path)
+    records = MemoryRecords()
+    before = Replica(KeyRing.load(f"file:{path}"), records, clock)
+    held = cookie(before)
+    rotate(path, keep=1)
+    after = Replica(KeyRing.load(f"file:{path}"), records, clock)
+    rotate(path, keep=0)
+    lost = Replica(KeyRing.load(f"file:{path}"), records, clock)
+
+    assert after.sessions.read(held, TARGET) is not None
+    assert lost.sessions.read(held, TARGET) is None
+
+
+def test_what_does_not_fit_a_cookie_is_said(replicas: tuple[Replica, Replica]) -> None:
+    """Instead of a cookie that browsers throw away without a word."""
+    wordy = msgspec.structs.replace(CALLER, client_id="x" * 4000)
+    with pytest.raises(TooLong):
+        replicas[0].sessions.sealed(replicas[0].sessions.start(wordy), TARGET)
+
+
+def test_a_cut_off_ends_sessions_and_their_live_pages(shared: Site) -> None:
+    """Within a second: the next page asks for a sign-in, and a stream says that it is over."""
+    with shared.guest("bob", fresh=True) as guest, guest.stream("/test/live") as lines:
+        cut = CutOff(
+            id="cut-1",
+            subject="bob",
+            before=time.time() + 1,
+            made_at=time.time(),
+            made_by="test",
+            expires_at=time.time() + 600,
+        )
+        shared.run(shared.services.records.cutoffs.put(cut))
+        try:
+            eventually(lambda: guest.get("/test/open").status_code == 303, within=5)
+            assert "event: over" in list(lines)
+        finally:
+            shared.run(shared.services.records.cutoffs.delete("", "cut-1"))
+
+
+def test_signing_out_ends_live_pages_in_other_windows(shared: Site) -> None:
+    """Whoever left sees nothing more, in any window."""
+    with shared.guest("dave", fresh=True) as guest, guest.stream("/test/live") as lines:
+        with shared.guest() as same:
+            same.http.cookies.update(guest.http.cookies)
+            assert same.post("/sign-out").status_code == 303
+        assert "event: over" in list(lines)
+
+
+def test_a_live_page_does_not_keep_somebody_signed_in(shared: Site) -> None:
+    """What asks by itself is no activity; what a person asks for renews the cookie."""
+    with shared.guest("alice") as guest:
+        around = shared.around
+        spot = around.place.locate("/dashboard")
+        assert spot is not None
+        session = around.sessions.read(guest.cookie(), spot.target)
+        assert session is not None
+        aged = msgspec.structs.replace(session, seen=time.time() - 100)
+        guest.http.cookies.clear()
+        name = around.cookies.name("session", spot.target)
+        guest.http.cookies.set(name, around.sessions.sealed(aged, spot.target))
+
+        assert "set-cookie" not in guest.get("/test/poll").headers
+        assert "set-cookie" in guest.get("/test/echo").headers

@@ -1,0 +1,228 @@
+"""What the issue wants to see: people at a real browser decide about calls of a real MCP client."""
+
+import re
+from collections.abc import Iterator
+
+import pytest
+from playwright.sync_api import Browser, Page, expect
+
+from tests.dashboard import billing
+from tests.dashboard.agent import ANSWER_S, Agent, agent
+from tests.dashboard.studio import CHROMIUM, Studio, Visitor, chromium, studio, visiting
+
+pytestmark = [
+    pytest.mark.browser,
+    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}"),
+]
+
+INVOICE = {
+    "to": "lena@mueller.example",
+    "lines": [{"item": "Consulting", "pieces": 12, "price": 110.5}],
+    "text": "Dear Lena,\nplease find the invoice attached.\u202e",
+    "mail_token": "a-token-that-nobody-may-see",
+}
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+    with studio(tmp_path_factory.mktemp("studio")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def browser() -> Iterator[Browser]:
+    with chromium() as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def erins(company: Studio) -> Iterator[Agent]:
+    """The agent of somebody without any role."""
+    with agent(company.resource, company.token("erin")) as connected:
+        yield connected
+
+
+@pytest.fixture(scope="module")
+def dave(company: Studio, browser: Browser) -> Iterator[Visitor]:
+    with visiting(company, browser, "dave") as visitor:
+        yield visitor
+
+
+def arrived(page: Page, title: str) -> None:
+    """Open the newest request of that title, once it appears by itself."""
+    page.locator(".request").filter(has_text=title).last.get_by_role("link").click()
+    expect(page.get_by_role("heading", level=1)).to_have_text(title)
+
+
+def test_a_call_arrives_is_edited_and_runs_with_the_edited_arguments(
+    dave: Visitor, erins: Agent
+) -> None:
+    """From nothing to the outcome at the client, without anybody loading a page again."""
+    billing.RAN.clear()
+    page = dave.open()
+    expect(page.get_by_role("heading", name="Nothing waits")).to_be_visible()
+    expect(page).to_have_title("Waiting · Gatepost")
+
+    outcome = erins.call("send_invoice", INVOICE)
+    expect(page.locator(".request")).to_have_count(1)
+    expect(page).to_have_title("(1) Waiting · Gatepost")
+    expect(page.get_by_role("status")).to_contain_text("New: send_invoice")
+
+    arrived(page, "Send an invoice")
+    said = page.locator("main").inner_text()
+    assert "please find the invoice attached.\\u202e" in said
+    assert "[REDACTED:MAIL_TOKEN]" in said
+    assert "a-token-that-nobody-may-see" not in page.content()
+    assert "Invoices leave the house in the company's name." in said
+
+    page.get_by_role("link", name="Edit the arguments first").click()
+    page.get_by_label("to", exact=True).fill("accounts@mueller.example")
+    page.get_by_label("lines", exact=True).fill("[{")
+    page.get_by_role("button", name="Approve with these arguments").click()
+    expect(page.get_by_role("alert")).to_contain_text("nothing you wrote is lost")
+    expect(page.get_by_label("to", exact=True)).to_have_value("accounts@mueller.example")
+    page.get_by_label("lines", exact=True).fill('[{"item": "Travel", "pieces": 1, "price": 5}]')
+    page.get_by_role("button", name="Approve with these arguments").click()
+
+    expect(page.get_by_text("Dave Dunn approved with other arguments")).to_be_visible()
+    heard = outcome.result(ANSWER_S)
+    assert not heard.is_error
+    assert "accounts@mueller.example" in heard.text
+    assert [(ran["to"], ran["lines"]) for ran in billing.RAN] == [("accounts@mueller.example", 1)]
+
+
+def test_a_rejected_call_tells_its_agent_why(dave: Visitor, erins: Agent) -> None:
+    """The reason is what the model reads; the tool does not run."""
+    billing.RAN.clear()
+    page = dave.open()
+    outcome = erins.call("refund", {"customer": "C-7", "amount": 20})
+    arrived(page, "Pay back")
+    page.get_by_label("Why not?").fill("Ask the <b>customer</b> first.")
+    page.get_by_role("button", name="Reject").click()
+
+    expect(page.get_by_text("Dave Dunn rejected")).to_be_visible()
+    expect(page.get_by_text("Ask the <b>customer</b> first.")).to_be_visible()
+    heard = outcome.result(ANSWER_S)
+    assert heard.is_error
+    assert "Ask the <b>customer</b> first." in heard.text
+    assert billing.RAN == []
+
+
+def test_what_nobody_decides_expires_before_their_eyes(
+    company: Studio, dave: Visitor, erins: Agent
+) -> None:
+    """The page that is open says so by itself and takes no decision; the agent is told."""
+    page = dave.open()
+    outcome = erins.call("refund", {"customer": "C-8", "amount": 30})
+    arrived(page, "Pay back")
+    with company.later(301):
+        expect(page.get_by_text("The time is up")).to_be_visible()
+        expect(page.get_by_role("button", name="Approve this call")).to_be_disabled()
+        assert outcome.result(ANSWER_S).is_error
+        page.get_by_role("link", name="Show how it stands").click()
+        expect(page.get_by_text("Nobody decided in time")).to_be_visible()
+
+
+def test_two_people_decide_where_it_takes_two(
+    company: Studio, browser: Browser, dave: Visitor, erins: Agent
+) -> None:
+    """The first cannot approve twice; the second one's page learns of the first's by itself."""
+    billing.RAN.clear()
+    page = dave.open()
+    outcome = erins.call("refund", {"customer": "C-9", "amount": 900})
+    arrived(page, "Pay back")
+    with visiting(company, browser, "carol") as carol:
+        theirs = carol.open(page.url.removeprefix(carol.home))
+        page.get_by_role("button", name="Approve this call").click()
+        expect(page.get_by_text("it takes a second person")).to_be_visible()
+        expect(page.get_by_role("button", name="Approve this call")).to_have_count(0)
+        expect(theirs.get_by_text("Dave Dunn has approved meanwhile: 1 of 2.")).to_be_visible()
+        assert not outcome.done()
+        theirs.get_by_role("button", name="Approve this call").click()
+        expect(theirs.get_by_text("Carol Chen approved")).to_be_visible()
+
+    assert not outcome.result(ANSWER_S).is_error
+    assert [ran["amount"] for ran in billing.RAN] == [900]
+
+
+def test_nobody_approves_a_call_of_their_own(
+    company: Studio, browser: Browser, dave: Visitor
+) -> None:
+    """An approver's own agent waits for somebody else, and the page says why."""
+    with (
+        agent(company.resource, company.token("carol")) as carols,
+        visiting(company, browser, "carol") as carol,
+    ):
+        theirs = carol.open()
+        outcome = carols.call("refund", {"customer": "C-10", "amount": 40})
+        arrived(theirs, "Pay back")
+        expect(theirs.get_by_role("heading", name="You cannot decide this one")).to_be_visible()
+        expect(theirs.get_by_text("This is your own call")).to_be_visible()
+        expect(theirs.get_by_role("button", name=re.compile("Approve|Reject"))).to_have_count(0)
+
+        page = dave.open(theirs.url.removeprefix(dave.home))
+        page.get_by_role("button", name="Approve this call").click()
+        expect(theirs.get_by_text("Dave Dunn has approved this meanwhile.")).to_be_visible()
+        assert not outcome.result(ANSWER_S).is_error
+
+
+def test_a_grant_lets_further_calls_pass_until_it_is_revoked(dave: Visitor, erins: Agent) -> None:
+    """What was granted with one approval needs nobody, is listed, and can be taken back."""
+    page = dave.open()
+    first = erins.call("refund", {"customer": "C-11", "amount": 1})
+    arrived(page, "Pay back")
+    page.get_by_text("Allow more than this one call").click()
+    page.get_by_label("For how long").select_option("1 hour")
+    page.get_by_label("Which arguments").select_option("Those that fit a condition")
+    page.get_by_role("button", name="Approve this call").click()
+    expect(page.get_by_text("Write a condition")).to_be_visible()
+    page.get_by_label("Condition", exact=True).fill("arguments.amount < 5.0")
+    page.get_by_role("button", name="Approve this call").click()
+    expect(page.get_by_text("Dave Dunn approved")).to_be_visible()
+    assert not first.result(ANSWER_S).is_error
+
+    assert not erins.call("refund", {"customer": "C-12", "amount": 2}).result(ANSWER_S).is_error
+    page.get_by_role("link", name="Grants").click()
+    expect(page.get_by_text("arguments.amount < 5.0")).to_be_visible()
+    page.get_by_role("button", name="Revoke").click()
+    expect(page.get_by_role("heading", name="No grants")).to_be_visible()
+    again = erins.call("refund", {"customer": "C-13", "amount": 3})
+    page = dave.open()
+    arrived(page, "Pay back")
+    page.get_by_role("button", name="Reject").click()
+    assert again.result(ANSWER_S).is_error
+
+
+def test_it_can_be_done_with_the_keyboard_alone(dave: Visitor, erins: Agent) -> None:
+    """Every step has the focus where it is expected, in the order in which it is read."""
+    page = dave.open()
+    outcome = erins.call("refund", {"customer": "C-14", "amount": 50})
+    expect(page.locator(".request")).to_have_count(1)
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Skip to the content")).to_be_focused()
+    page.keyboard.press("Enter")
+    page.keyboard.press("Tab")
+    expect(page.get_by_role("link", name="Pay back")).to_be_focused()
+    page.keyboard.press("Enter")
+    expect(page.get_by_role("heading", name="Your decision")).to_be_visible()
+    for _ in range(20):
+        page.keyboard.press("Tab")
+        if page.evaluate("document.activeElement.id") == "approve":
+            break
+    page.keyboard.press("Enter")
+    expect(page.get_by_text("Dave Dunn approved")).to_be_visible()
+    assert not outcome.result(ANSWER_S).is_error
+
+
+def test_it_works_without_javascript(company: Studio, browser: Browser, erins: Agent) -> None:
+    """Forms post and lead on; the list loads itself again now and then."""
+    with visiting(company, browser, "carol", java_script_enabled=False) as carol:
+        outcome = erins.call("refund", {"customer": "C-15", "amount": 60})
+        company.until_waiting(1)
+        page = carol.open()
+        expect(page).to_have_title("(1) Waiting · Gatepost")
+        assert page.locator("noscript").count() == 1
+        arrived(page, "Pay back")
+        page.get_by_role("button", name="Approve this call").click()
+        expect(page.get_by_text("Carol Chen approved")).to_be_visible()
+        assert not outcome.result(ANSWER_S).is_error
