@@ -10,9 +10,14 @@ import httpx2
 import msgspec
 from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
 
+from gatepost.approvals.request import GrantTerms
 from gatepost.approvals.settings import ApprovalRule, ApprovalsSettings
+from gatepost.audit.trail import Trail
 from gatepost.commands.token import GRANT
 from gatepost.settings import Config, LimitsSettings, ToolsSettings
+from gatepost.stores.audit import Question
+from gatepost.stores.bucket import Buckets
+from gatepost_authz.caller import TenantContext
 from gatepost_keys.issuer.state import CLI_CLIENT
 from gatepost_keys.mint import Person as User
 from tests.dashboard import billing
@@ -49,9 +54,16 @@ class Studio:
     def __init__(self, running: Site) -> None:
         self.site = running
         self.resource = running.inside.config.resource
+        self._tokens: dict[tuple[str, str, str], str] = {}
 
     def token(self, subject: str = "erin", *, tenant: str = "acme", scopes: str = SCOPES) -> str:
         """What an agent of that person calls with."""
+        key = (subject, tenant, scopes)
+        if key not in self._tokens:
+            self._tokens[key] = self._issued(*key)
+        return self._tokens[key]
+
+    def _issued(self, subject: str, tenant: str, scopes: str) -> str:
         form = {
             "grant_type": GRANT,
             "tenant": tenant,
@@ -84,6 +96,54 @@ class Studio:
         assert answer.status_code == 503, answer.text
         waiting = self.site.run(self.site.services.approvals.waiting("acme"))
         return str(waiting[-1].id)
+
+    def write(self, path: str, text: str) -> None:
+        """A file that is there already."""
+        self.site.run(self.site.services.workspaces.of("acme").write(path, text.encode()))
+
+    def decides(
+        self, name: str, request: str, *, reason: str = "", grant: GrantTerms | None = None
+    ) -> None:
+        """Somebody decides elsewhere: rejects with a reason, else approves."""
+        desk = self.site.services.approvals
+        person = self._person(name)
+        if reason:
+            self.site.run(desk.reject("acme", request, person, reason))
+        else:
+            self.site.run(desk.approve("acme", request, person, grant=grant))
+
+    def _person(self, name: str) -> TenantContext:
+        """Somebody as a sign-in to the dashboard makes them known."""
+        (user,) = [one for one in USERS if one.username == name]
+        return TenantContext(
+            tenant_id=user.tenant,
+            issuer=self.site.inside.config.issuers[0].issuer,
+            subject=name,
+            subject_kind="user",
+            resource=self.resource,
+            expires_at=0,
+            roles=frozenset(user.roles),
+            claims={"name": user.name},
+        )
+
+    def record(self, kind: str, tool: str) -> int:
+        """The number of the newest record of that kind about the tool."""
+        trail = Trail(self.site.services.records)
+        found = self.site.run(trail.search("acme", Question(kind=kind, tool=tool, limit=1)))
+        return int(found[0].number)
+
+    def state_of(self, request: str) -> str:
+        """How a request stands."""
+        found = self.site.run(self.site.services.approvals.get("acme", request))
+        return str(found.state)
+
+    def forget_limits(self) -> None:
+        """Let the agent call as if it had paused."""
+        self.site.services.limits.tally.buckets = Buckets()
+
+    def now(self) -> float:
+        """The desk's time."""
+        return self.site.services.approvals.clock()
 
     def until_waiting(self, count: int) -> None:
         """Return once so many requests wait."""

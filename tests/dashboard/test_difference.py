@@ -47,6 +47,8 @@ def test_both_texts_can_be_read_out_of_it(old: list[str], new: list[str], contex
     """Whatever changes: the numbered lines are those of the texts, and none is missing."""
     found = difference("\n".join(old), "\n".join(new), context=context)
     before, after = "\n".join(old).split("\n"), "\n".join(new).split("\n")
+    if not before[-1] and not after[-1]:
+        before, after = before[:-1], after[:-1]  # behind the last line feed there is no line
     gaps = sum(row.count for row in found.rows)
     kept = [row for row in found.rows if row.kind == "same"]
 

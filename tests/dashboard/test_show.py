@@ -54,6 +54,7 @@ def arrived(page: Page, title: str) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text(title)
 
 
+@pytest.mark.requirement("A7")
 def test_a_call_arrives_is_edited_and_runs_with_the_edited_arguments(
     dave: Visitor, erins: Agent
 ) -> None:
@@ -91,6 +92,7 @@ def test_a_call_arrives_is_edited_and_runs_with_the_edited_arguments(
     assert [(ran["to"], ran["lines"]) for ran in billing.RAN] == [("accounts@mueller.example", 1)]
 
 
+@pytest.mark.requirement("A8")
 def test_a_rejected_call_tells_its_agent_why(dave: Visitor, erins: Agent) -> None:
     """The reason is what the model reads; the tool does not run."""
     billing.RAN.clear()
@@ -166,6 +168,7 @@ def test_nobody_approves_a_call_of_their_own(
         assert not outcome.result(ANSWER_S).is_error
 
 
+@pytest.mark.slow
 def test_a_grant_lets_further_calls_pass_until_it_is_revoked(dave: Visitor, erins: Agent) -> None:
     """What was granted with one approval needs nobody, is listed, and can be taken back."""
     page = dave.open()
@@ -193,6 +196,7 @@ def test_a_grant_lets_further_calls_pass_until_it_is_revoked(dave: Visitor, erin
     assert again.result(ANSWER_S).is_error
 
 
+@pytest.mark.slow
 def test_it_can_be_done_with_the_keyboard_alone(dave: Visitor, erins: Agent) -> None:
     """Every step has the focus where it is expected, in the order in which it is read."""
     page = dave.open()
@@ -214,6 +218,7 @@ def test_it_can_be_done_with_the_keyboard_alone(dave: Visitor, erins: Agent) -> 
     assert not outcome.result(ANSWER_S).is_error
 
 
+@pytest.mark.slow
 def test_it_works_without_javascript(company: Studio, browser: Browser, erins: Agent) -> None:
     """Forms post and lead on; the list loads itself again now and then."""
     with visiting(company, browser, "carol", java_script_enabled=False) as carol:

@@ -46,6 +46,10 @@ def difference(before: str, after: str, *, context: int = CONTEXT) -> Difference
     line that only looks like two would hide what it does.
     """
     old, new = before.split("\n"), after.split("\n")
+    if not old[-1] and not new[-1]:
+        # Both end with a line feed, and what stands behind it is no line.
+        old.pop()
+        new.pop()
     head = _shared(old, new)
     tail = _shared(old[head:][::-1], new[head:][::-1])
     changed_old, changed_new = old[head : len(old) - tail], new[head : len(new) - tail]

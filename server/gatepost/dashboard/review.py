@@ -15,6 +15,8 @@ from gatepost.dashboard.terms import Terms, terms_of
 from gatepost.dashboard.visit import Answer, Event, NotShown, Visit, redirect, stream
 from gatepost.tools.api import Tool
 
+DECIDED = "Somebody has approved the arguments as they are. Approve them too, or reject."
+
 Tools = Callable[[], Mapping[str, Tool]]
 
 
@@ -52,7 +54,8 @@ class Review:
         """Let it pass with other arguments."""
         request = await self._found(visit)
         if not _can_edit(request):
-            return await self._page(visit, request, status=409)
+            why = self._desk.objection(request, visit.visitor) or DECIDED
+            return await self._page(visit, request, status=409, problem=why)
         filled = revision.filled(self._fields(request), visit.form)
         if filled.mistakes:
             return await self._page(visit, request, status=422, fields=filled.fields)
@@ -87,7 +90,8 @@ class Review:
         return stream(self._events(visit, await self._found(visit)))
 
     async def _events(self, visit: Visit, request: Request) -> AsyncIterator[Event]:
-        known = _state(request)
+        # What the page shows: somebody may have decided before it could ask.
+        known = visit.query.get("known", "")
         async for _ in self._live.watch(visit.tenant):
             now = await self._desk.get(visit.tenant, request.id)
             if now is None or _state(now) != known:
@@ -140,6 +144,7 @@ class Review:
             "reason": reason,
             "objection": self._desk.objection(request, visit.visitor) if is_open else None,
             "address": address(request),
+            "known": _state(request),
         }
         if request.kind == "script":
             values |= _script(request)
@@ -186,8 +191,9 @@ def _can_edit(request: Request) -> bool:
     return request.kind == "call" and request.state == "waiting" and not request.given
 
 
-def _state(request: Request) -> tuple[object, ...]:
-    return request.state, request.given, request.digest
+def _state(request: Request) -> str:
+    """Another one for whatever a page has to tell of."""
+    return f"{request.state}-{request.given}-{request.digest}"
 
 
 def _script(request: Request) -> dict[str, object]:

@@ -1,0 +1,116 @@
+"""What waits is told to every open page, also when another replica changed it."""
+
+import asyncio
+from collections.abc import AsyncIterator
+from contextlib import aclosing
+
+import pytest
+
+from gatepost.approvals.desk import Desk
+from gatepost.approvals.herald import Herald
+from gatepost.dashboard.live import Live, Waiting
+from gatepost.keyring import KeyRing
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals
+from gatepost.packs.scripts.script import Script
+from gatepost.stores.api import StoreUnavailable
+from gatepost.stores.memory.records import MemoryRecords
+from gatepost.stores.memory.relay import MemoryRelay
+from gatepost.tools.redaction import Redaction
+
+WITHIN_S = 10
+
+
+class Counted(Desk):
+    """A desk that knows how often somebody looked."""
+
+    looks = 0
+
+    async def waiting(self, tenant: str) -> list[object]:  # type: ignore[override]
+        self.looks += 1
+        return list(await super().waiting(tenant))
+
+
+class Office:
+    """One store, and a process that looks at it; other processes have no relay in common."""
+
+    def __init__(self) -> None:
+        self.records, self.relay = MemoryRecords(), MemoryRelay()
+        herald = Herald(self.relay)
+        self.desk = Counted(self.records, KeyRing.ephemeral(), Redaction(), herald)
+        self.scripts = Approvals(self.records.of("acme").entries(SUBJECT))
+
+    async def submit(self, name: str) -> None:
+        """What another replica does: a script waits from now on."""
+        await self.scripts.submit([Script(name, b"1", "workspace")], by="erin", most=9)
+
+
+@pytest.fixture
+def office() -> Office:
+    return Office()
+
+
+async def told(pages: AsyncIterator[Waiting]) -> list[str] | None:
+    """The names in what comes next."""
+    async with asyncio.timeout(WITHIN_S):
+        waiting = await anext(pages)
+    return None if waiting is None else [one.tool for one in waiting]
+
+
+async def test_a_change_at_another_replica_arrives(office: Office) -> None:
+    """The relay may lose its message, or not reach us: we look anyway."""
+    live = Live(office.desk, office.relay, poll_s=0.01)
+    async with aclosing(live.watch("acme")) as pages:
+        assert await told(pages) == []
+        await office.submit("report")
+        assert await told(pages) == ["report.star"]
+
+
+async def test_a_word_of_the_relay_wakes_at_once(office: Office) -> None:
+    """Without waiting for the next look."""
+    live = Live(office.desk, office.relay, poll_s=3_600)
+    async with aclosing(live.watch("acme")) as pages:
+        assert await told(pages) == []
+        await office.submit("report")
+        await office.relay.of("acme").publish("approvals", b"1")
+        assert await told(pages) == ["report.star"]
+
+
+async def test_many_pages_are_one_look(office: Office) -> None:
+    """However many people have the page open, the store is asked once."""
+    live = Live(office.desk, office.relay, poll_s=3_600)
+    pages = [live.watch("acme") for _ in range(50)]
+    assert [await told(one) for one in pages] == [[]] * 50
+    assert office.desk.looks == 1
+    for one in pages:
+        await one.aclose()  # type: ignore[attr-defined]
+    assert live._rooms == {}
+
+
+async def test_tenants_hear_of_their_own_only(office: Office) -> None:
+    """What waits for one tenant wakes nobody of another."""
+    live = Live(office.desk, office.relay, poll_s=0.01)
+    async with aclosing(live.watch("acme")) as ours, aclosing(live.watch("globex")) as theirs:
+        assert (await told(ours), await told(theirs)) == ([], [])
+        await office.submit("report")
+        assert await told(ours) == ["report.star"]
+        assert live._rooms["globex"].version == 1
+
+
+async def test_an_outage_is_told_and_its_end_too(office: Office) -> None:
+    """A page does not go on showing what may be long over."""
+    live = Live(office.desk, office.relay, poll_s=0.01)
+    async with aclosing(live.watch("acme")) as pages:
+        assert await told(pages) == []
+        entries = office.records.of
+        office.records.of = Away.of  # type: ignore[method-assign]
+        assert await told(pages) is None
+        office.records.of = entries  # type: ignore[method-assign]
+        assert await told(pages) == []
+
+
+class Away:
+    """A store that does not answer."""
+
+    @staticmethod
+    def of(tenant: str) -> object:
+        raise StoreUnavailable(tenant)

@@ -1,0 +1,201 @@
+"""The pages as any client of HTTP sees them: who sees what, and what a form does."""
+
+import json
+import re
+from collections.abc import Iterator
+from html import unescape
+
+import pytest
+
+from tests.dashboard.scenes import INVOICE, NOTES
+from tests.dashboard.site import Guest
+from tests.dashboard.studio import Studio, studio
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+    with studio(tmp_path_factory.mktemp("pages")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def dave(company: Studio) -> Iterator[Guest]:
+    with company.site.guest("dave") as guest:
+        yield guest
+
+
+@pytest.fixture(scope="module")
+def bob(company: Studio) -> Iterator[Guest]:
+    """An approver of another tenant."""
+    with company.site.guest("bob") as guest:
+        yield guest
+
+
+def fields_of(page: str) -> dict[str, str]:
+    """The hidden fields of a page's forms."""
+    found = re.findall(r'<input type="hidden" name="(\w+)" value="([^"]*)">', page)
+    return {name: unescape(value) for name, value in found}
+
+
+def decide(guest: Guest, request: str, verb: str, **form: str) -> int:
+    """Look at a request and send its form; the status."""
+    fields = fields_of(guest.get(f"/approvals/{request}").text)
+    return guest.post(f"/approvals/{request}/{verb}", fields | form).status_code
+
+
+def test_another_tenants_requests_do_not_exist(company: Studio, dave: Guest, bob: Guest) -> None:
+    """Neither to look at nor to decide, whatever the page; the answer is that of a made-up id."""
+    request = company.asks("refund", {"customer": "C-100", "amount": 5})
+    fields = fields_of(dave.get(f"/approvals/{request}").text)
+    for below in (f"/approvals/{request}", f"/approvals/{request}/arguments"):
+        assert dave.get(below).status_code == 200
+        assert bob.get(below).status_code == 404
+    for verb in ("approve", "edit", "reject"):
+        ours = {"seen": fields["seen"]}
+        assert bob.post(f"/approvals/{request}/{verb}", ours).status_code in {404, 409}
+    assert "C-100" not in bob.get("").text + bob.get("/history").text + bob.get("/audit").text
+    assert "refund" not in bob.get("/usage").text
+    assert company.state_of(request) == "waiting"
+    assert decide(dave, request, "reject") == 303
+
+
+def test_what_was_not_seen_is_not_approved(company: Studio, dave: Guest) -> None:
+    """A form says what its page showed; one that says nothing, or something else, does nothing."""
+    request = company.asks("refund", {"customer": "C-101", "amount": 5})
+    for seen in ("", "0" * 16):
+        answer = dave.post(f"/approvals/{request}/approve", {"seen": seen})
+        assert answer.status_code == 409
+        assert "not what you saw" in answer.text
+    assert company.state_of(request) == "waiting"
+    assert decide(dave, request, "approve") == 303
+    assert decide(dave, request, "approve") == 409
+
+
+HOSTILE = '"><script>x</script><img src=x onerror=x>{{ 7*7 }}'
+
+
+def test_nothing_that_a_stranger_wrote_becomes_markup(company: Studio, dave: Guest) -> None:
+    """Names and values of arguments, reasons, and what a visitor searches for."""
+    request = company.asks("refund", {"customer": HOSTILE, "amount": 5, "reason": HOSTILE})
+    assert decide(dave, request, "reject", reason=HOSTILE) == 303
+    pages = [
+        dave.get(below, **{})
+        for below in (
+            f"/approvals/{request}",
+            "/history",
+            "/audit",
+            f"/audit/{company.record('approval', 'refund')}",
+        )
+    ]
+    pages += [
+        dave.http.get(f"/dashboard/{page}", params={name: HOSTILE})
+        for page, name in (("history", "tool"), ("audit", "text"), ("tools", "scopes"))
+    ]
+    for answer in pages:
+        assert answer.status_code == 200
+        assert "<script>x" not in answer.text
+        assert "<img src=x" not in answer.text
+        assert "49" not in re.findall(r"\{\{.*?\}\}|\b49\b", answer.text)
+
+
+def test_no_secret_is_on_any_page_or_in_the_file(company: Studio, dave: Guest) -> None:
+    """What the agent wrote into a secret argument is nobody's to see, edited or not."""
+    request = company.asks("send_invoice", INVOICE)
+    told = [
+        dave.get(f"/approvals/{request}{below}").text for below in ("", "?edit=yes", "/arguments")
+    ]
+    assert decide(dave, request, "edit", **{"argument.to": "x@y.example"}) == 303
+    told += [dave.get(f"/approvals/{request}").text, dave.get("/audit").text]
+
+    assert not any(str(INVOICE["mail_token"]) in one for one in told)
+    assert json.loads(told[2])["mail_token"] == "[REDACTED:MAIL_TOKEN]"
+
+
+def test_what_a_file_would_become_is_shown(company: Studio, dave: Guest) -> None:
+    """Line by line against what stands there now; a new file is said to be one."""
+    company.write("notes/plan.md", NOTES)
+    old = company.asks(
+        "workspace_write", {"path": "notes/plan.md", "content": NOTES.replace("less", "more")}
+    )
+    new = company.asks("workspace_write", {"path": "notes/new.md", "content": "x"})
+    page = dave.get(f"/approvals/{old}").text
+
+    assert "1 line removed" in page
+    assert re.search(r'class="gone".*?- Two bugs less', page, re.DOTALL)
+    assert re.search(r'class="new".*?- Two bugs more', page, re.DOTALL)
+    assert "the call makes it" in dave.get(f"/approvals/{new}").text
+
+
+def test_the_history_is_filtered_and_paged(company: Studio, dave: Guest) -> None:
+    """By state, tool and person; every request is on exactly one page."""
+    for at in range(27):
+        request = company.asks("refund", {"customer": f"P-{at}", "amount": 1})
+        company.decides("carol" if at % 2 else "dave", request, reason=f"reason-{at}")
+        company.forget_limits()
+    first = dave.get("/history?state=rejected&person=carol%20chen&tool=REFUND").text
+    found = re.findall(r"reason-(\d+)", first)
+    assert found == [str(at) for at in range(25, 0, -2)]
+
+    every = dave.get("/history?state=rejected&tool=refund").text
+    (older,) = re.findall(r'<a href="/dashboard(/history\?[^"]+before=[^"]+)">', every)
+    pages = re.findall(r"reason-(\d+)", every + dave.get(unescape(older)).text)
+    assert sorted(map(int, pages)) == list(range(27))
+    assert "Nothing fits" in dave.get("/history?tool=nothing").text
+
+
+JUDGED = [
+    # scopes                         tool             what is said
+    ("billing:read", "find_customer", "Has every scope; nobody is asked."),
+    ("billing:write", "send_invoice", "Has every scope; each call waits for a person."),
+    ("billing:read", "send_invoice", "Lacks billing:write, which its client may ask for."),
+    ("", "whoami", "Has every scope; nobody is asked."),
+]
+
+
+@pytest.mark.parametrize(("scopes", "tool", "sentence"), JUDGED)
+def test_the_page_of_tools_says_who_may_call_and_why_not(
+    dave: Guest, scopes: str, tool: str, sentence: str
+) -> None:
+    """By the rules that calls meet."""
+    page = dave.get(f"/tools?scopes={scopes}").text
+    (row,) = re.findall(rf"<tr>(?:(?!</tr>).)*>{tool}<.*?</tr>", page, re.DOTALL)
+
+    assert sentence in row
+
+
+def test_a_caller_seen_lately_can_be_chosen(company: Studio, dave: Guest) -> None:
+    """It is judged by the scopes of its own token, and named by nothing that tells who it is."""
+    company.call("find_customer", {"name": "x"})
+    page = dave.get("/tools").text
+    (key,) = re.findall(r'<option value="([0-9a-f]{16})">Erin Ek', page)
+    judged = dave.get(f"/tools?caller={key}").text
+
+    assert "<bdi>Erin Ek</bdi> has" in judged
+    assert "Lacks billing:close" in judged
+
+
+def test_a_record_says_whether_it_is_as_it_was_written(company: Studio, dave: Guest) -> None:
+    """Every record on its page, with its hash and whether it fits; the search finds it."""
+    company.call("find_customer", {"name": "needle in a haystack"})
+    assert "needle" in dave.get(f"/audit/{company.record('call', 'find_customer')}").text
+    page = dave.get("/audit?text=needle+in+a&kind=call").text
+    (number,) = re.findall(r'href="/dashboard/audit/(\d+)"', page)
+
+    assert "fits the chain" in dave.get(f"/audit/{number}").text
+    assert dave.get("/audit/999999").status_code == 404
+    assert dave.get("/audit/0").status_code == 404
+    assert dave.get("/audit/x").status_code == 404
+
+
+def test_usage_counts_what_came_of_calls(company: Studio, dave: Guest) -> None:
+    """As a chart and as a table, by tool; without style or script in the page."""
+    company.call("refund", {"customer": "C-1"})
+    page = dave.get("/usage?span=week").text
+
+    assert re.search(
+        r'<svg class="chart" [^>]*role="img" aria-label="Calls in the last 7 days', page
+    )
+    assert "validation 1" in page
+    assert "The same as a table" in page
+    assert " style=" not in page
+    assert "<style" not in page
