@@ -1,5 +1,6 @@
 """The composition root: from a configuration and its services to the app that serves."""
 
+import importlib
 from collections.abc import Awaitable, Mapping, Sequence
 from ipaddress import ip_network
 from typing import TypeVar, cast
@@ -8,9 +9,9 @@ import msgspec
 from starlette.routing import Route
 from starlette.types import ASGIApp, Receive, Scope, Send
 
-from gatepost.dashboard import routes as dashboard
+from gatepost.config.dashboard import is_on
 from gatepost.edge.cors import Cors, Origins
-from gatepost.edge.edge import Edge, respond
+from gatepost.edge.edge import Edge, Paint, respond
 from gatepost.edge.headers import Headers
 from gatepost.edge.limits import Limits
 from gatepost.edge.origin import Origin
@@ -61,12 +62,12 @@ def build_app(
     bearer = Bearer(config, services, resource, challenge)
     endpoint = bearer(cast("ASGIApp", mcp(config, services, resource, challenge)))
     path = resource.path or "/"
-    rooms = dashboard.rooms(config, services, resource)
+    dashboard, paint = rooms_of(config, services, resource)
     table = Table(
         [
             Route(path, endpoint, methods=ENDPOINT_METHODS),
             *tool_routes(config, services, resource, challenge, bearer),
-            *rooms.routes,
+            *dashboard,
             *public_routes(config, services, resource, unknown=bearer(not_found)),
             *development_issuer,
         ],
@@ -83,8 +84,19 @@ def build_app(
         },
         is_endpoint=table.first_matches,
         tally=Tally(services.meter, table, resource),
-        paint=rooms.paint,
+        paint=paint,
     )
+
+
+def rooms_of(
+    config: Config, services: Services, resource: Resource
+) -> tuple[Sequence[Route], Paint]:
+    """The dashboard's routes, and how its refusals look; nothing where there is none."""
+    if not is_on(config):
+        return (), lambda path, refusal, request_id: None
+    # By name: a server without one does not wait for its pages.
+    rooms = importlib.import_module("gatepost.dashboard.routes").rooms(config, services, resource)
+    return rooms.routes, rooms.paint
 
 
 def checks(

@@ -2,8 +2,10 @@
 
 from time import perf_counter
 
+from gatepost.approvals.herald import Change
 from gatepost.audit.entry import reason_of
 from gatepost.pledge import Pledge
+from gatepost.telemetry import family
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.trace import CURRENT
 from gatepost.tools.api import Call, Failure
@@ -64,10 +66,27 @@ class Counting:
 
     def _limited(self, failure: Failure) -> None:
         # Without the name of a limit it is an upstream's, which the tool tells.
-        limit = getattr(failure, "limit", None)
-        if limit is not None:
-            self._meter.limited(limit)
+        if failure.limit is not None:
+            self._meter.limited(failure.limit)
 
 
 LACKING = frozenset({"insufficient_scope", "insufficient_authentication"})
 """What is answered as the gate answers it."""
+
+
+class Decided:
+    """Counts how approval requests end; hears of each from the process that ended it."""
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+
+    async def __call__(self, change: Change) -> None:
+        """See `gatepost.approvals.herald.Hears`."""
+        request = change.request
+        if change.what == "approved" and request is not None and request.state == "waiting":
+            return  # the first of two
+        if change.what in ENDS:
+            self._meter.decided(change.what)
+
+
+ENDS = frozenset(family.DECISIONS)

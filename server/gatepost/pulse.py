@@ -7,7 +7,10 @@ from typing import Protocol
 
 import msgspec
 
+from gatepost.audit.journal import Journal
+from gatepost.counting import Decided
 from gatepost.outlet import Outlet
+from gatepost.reviews import Reviews
 from gatepost.storage import Watch
 from gatepost.telemetry import family, process
 from gatepost.telemetry.access import AccessLog
@@ -64,6 +67,10 @@ class Parts(Protocol):
     def redaction(self) -> Redaction: ...
     @property
     def log(self) -> AccessLog: ...
+    @property
+    def journal(self) -> Journal: ...
+    @property
+    def reviews(self) -> Reviews: ...
     @property
     def outlet(self) -> Outlet: ...
 
@@ -159,11 +166,20 @@ class IssuerKeys:
 
 
 def pulse_of(parts: Parts) -> Pulse:
-    """What is looked at for `/metrics`; parts that a reload replaces are looked up each time."""
+    """
+    What is looked at for `/metrics`; parts that a reload replaces are looked up each time.
+
+    What tells of itself is told whom to tell.
+    """
+    meter, desk = parts.meter, parts.reviews.desk
+    desk.herald.hearers.append(Decided(meter))
+    parts.journal.timers.append(lambda seconds: meter.observe(family.AUDIT_SECONDS, seconds))
     return Pulse(
         parts.meter,
         gauges=[
             Gauge(family.TASKS, lambda: len(parts.keeper)),
+            Gauge(family.WAITING, lambda: desk.attended),
+            Gauge(family.AUDIT_QUEUE, lambda: len(parts.journal)),
             Gauge(family.STREAMS, lambda: len(parts.streams)),
         ],
         counters=[

@@ -5,11 +5,12 @@ from collections.abc import Callable, Iterable, Mapping
 from gatepost.approvals.desk import Desk
 from gatepost.approvals.herald import Herald
 from gatepost.approvals.minutes import Minutes
-from gatepost.approvals.page import page_of
+from gatepost.approvals.page import Page, no_page, page_of
 from gatepost.approvals.policy import plan_of
 from gatepost.approvals.stage import Approval
 from gatepost.approvals.webhook import Webhook, key_of
 from gatepost.audit.journal import Journal
+from gatepost.config.dashboard import is_on
 from gatepost.config.references import resolve
 from gatepost.guard.once import Runs
 from gatepost.keyring import KeyRing
@@ -44,10 +45,11 @@ class Reviews:
     def apply(self, config: Config, tools: Iterable[Tool]) -> None:
         """Take up which calls need a person from now on, and who is told of it."""
         by_name: Mapping[str, Tool] = {tool.name: tool for tool in tools}
-        settings, page = config.approvals, page_of(config.resource)
+        settings = config.approvals
         self.desk.apply(settings, plan_of(settings, by_name.values()), by_name)
         hook = settings.webhook
-        self.webhook.apply(hook.url, key_of(resolve(hook.secret)) if hook.url else b"", page)
+        key = key_of(resolve(hook.secret)) if hook.url else b""
+        self.webhook.apply(hook.url, key, pages(config))
 
     def stages(
         self, config: Config, runs: Runs, is_cut: Callable[[TenantContext], bool]
@@ -63,7 +65,7 @@ class Reviews:
                 redaction=self._redaction,
                 timeout_s=config.tools.timeout_s,
                 max_result_bytes=config.tools.max_result_bytes,
-                page=page_of(config.resource),
+                page=pages(config),
                 is_cut=is_cut,
             )
         ]
@@ -71,3 +73,8 @@ class Reviews:
     async def aclose(self) -> None:
         """Let what is being sent come to its end, for a moment."""
         await self.webhook.aclose()
+
+
+def pages(config: Config) -> Page:
+    """Where requests are decided: nobody is sent to a page that is not served."""
+    return page_of(config.resource) if is_on(config) else no_page

@@ -133,10 +133,11 @@ class Replica:
             page=lambda tenant, request_id: f"https://x.example/{tenant}/{request_id}",
             **limits,
         )
+        self.stages = (Once(self.runs, **limits), approval)
         self.runner = Runner(
             Registry(tools.values()),
             context_for=_context,
-            stages=(Once(self.runs, **limits), approval),
+            stages=self.stages,
             clock=bureau.clock,
             **limits,
         )

@@ -148,3 +148,23 @@ def test_a_declared_tool_says_that_it_needs_a_person(bank: Bank) -> None:
 
     assert '"approval": "always"' in done.output
     assert '"approval": "never"' in done.output
+
+
+@pytest.mark.requirement("A7")
+def test_decisions_are_on_record(bank: Bank) -> None:
+    """What was asked, what was decided and by whom, for the audit; the reason can be erased."""
+    token = bank.token()
+    bank.rest(0, token, to="gus")
+    request = bank.waiting()
+    bank.operator("reject", request, "--reason", "Closed on Sundays.")
+
+    exported = CliRunner().invoke(
+        main, ["audit", "export", "--tenant", "acme", "--config", "gatepost.toml"]
+    )
+
+    lines = [line for line in exported.stdout.splitlines() if request in line]
+    outcomes = [
+        outcome for outcome in ("requested", "rejected") if any(outcome in x for x in lines)
+    ]
+    assert outcomes == ["requested", "rejected"]
+    assert "Closed on Sundays." in "".join(lines)

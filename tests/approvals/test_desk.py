@@ -41,6 +41,10 @@ UNFIT: dict[str, tuple[Approver, str]] = {
         "it takes the role approver",
     ),
     "a machine": (with_role(subject="robot", subject_kind="client"), "this is a machine"),
+    "an agent that acts for an approver": (
+        with_role(subject="dan", actor="agent"),
+        "somebody else acts for this one",
+    ),
     "another tenant's approver": (with_role(subject="dan", tenant_id="globex"), "no such request"),
 }
 

@@ -2,8 +2,7 @@
 Processes killed at any moment of asking, approving, claiming, having an effect and recording it.
 
 Two processes go through the same calls, on SQLite and on PostgreSQL with Valkey, and are killed by
-the clock or at a statement of their database. `tests/crashes/yard.py KILLS` kills as many as
-wanted.
+the clock or at a statement of their database; `tests/crashes/yard.py` kills as many as wanted.
 """
 
 import os

@@ -38,6 +38,7 @@ class Site(Cluster):
     def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str], relay: Valkey) -> None:
         super().__init__(idp, folder, storage)
         self.relay = relay
+        self.issuer = idp.issuer("main")
 
     @contextmanager
     def running(self) -> Iterator[None]:

@@ -22,7 +22,7 @@ from tests.support.process import Process, python_environment
 from tests.tenancy.house import issuer
 from tests.tenancy.post import Post, post
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.requirement("CO5")]
 SECRET = "the-value-that-is-kept"
 WITHIN_S = 60
 

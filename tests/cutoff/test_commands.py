@@ -16,6 +16,8 @@ from tests.cutoff.site import Told
 from tests.support.process import Process, python_environment
 from tests.tenancy.post import toml
 
+pytestmark = pytest.mark.requirement("CO2")
+
 SETTINGS: dict[str, Any] = {
     "resource": "http://127.0.0.1:8000/mcp",
     "mode": "development",

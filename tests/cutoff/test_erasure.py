@@ -17,6 +17,8 @@ from tests.contract.test_estate import FURNISHED, furnish
 from tests.cutoff.site import LATER_S, TASKS, Belongings, Site, ended
 from tests.replicas.cluster import Caller
 
+pytestmark = pytest.mark.requirement("CO4")
+
 
 def fill(root: Path, tenant: str) -> None:
     """Files, folders, a link to somebody else's and what lies beside the workspace."""
@@ -200,3 +202,34 @@ async def begins_anew(site: Site, victims: list[Belongings], client: Caller) -> 
         params = {"taskId": victims[0].task}
         with pytest.raises(AssertionError, match="Unknown task"):
             await later.ask("tasks/get", params, capabilities=TASKS)
+
+
+async def test_one_person_is_forgotten_and_nobody_else(site: Site) -> None:
+    """Tasks and details on record, at once with the person's tokens; the tenant goes on."""
+    issuer = site.issuer
+    async with AsyncExitStack() as stack:
+        leaves = await stack.enter_async_context(site.client(sub="dave"))
+        stays = Belongings(site, await stack.enter_async_context(site.client(sub="erin")), 0)
+        await stays.open(stack)
+        name = site.name()
+        site.let_go(name)
+        params = {"name": "rebuild", "arguments": {"name": name}}
+        await leaves.ask("tools/call", params, at=1, capabilities=TASKS)
+
+        arguments = ("tenant", "erase", "acme", "--subject", "dave")
+        alone = await asyncio.to_thread(site.operate, *arguments, "--yes")
+        assert (alone.code, "go together" in alone.err) == (2, True)
+        counted = await asyncio.to_thread(site.operate, *arguments, "--issuer", issuer)
+        assert (counted.code, "of this person: 1 tasks" in counted.out) == (1, True)
+        told = await site.order(*arguments, "--issuer", issuer, "--yes")
+        assert "removed 1 records" in told.out
+        assert "erased the details of 1 records" in told.out
+
+        head = leaves.mirrors("server/discover", None)
+        answer = await leaves.send(leaves.modern("server/discover", None), head, at=1)
+        assert answer.status_code == 401
+        assert "dave" not in (await site.order("audit", "export", "--tenant", "acme")).out
+        assert "acme: " in (await site.order("audit", "verify")).out
+        assert not any(call.done() for call in stays.calls.values())
+        await stays.let_go()
+        assert {status for status, _ in (await stays.answers()).values()} == {200}

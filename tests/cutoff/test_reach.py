@@ -10,6 +10,8 @@ from gatepost.cutoffs.snapshot import Snapshot
 from gatepost.stores.cutoffs import FOR_EVER, CutOff
 from gatepost_authz.caller import TenantContext
 
+pytestmark = pytest.mark.requirement("CO2")
+
 NOW = 1_000_000.4
 DAY = 86_400.0
 BOB = TenantContext(

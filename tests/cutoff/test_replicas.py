@@ -9,6 +9,8 @@ import pytest
 from tests.cutoff.site import TASKS, Belongings, Site, ended, stopped
 from tests.replicas.cluster import Caller
 
+pytestmark = pytest.mark.requirement("CO1", "CO2")
+
 SUSPENDED = -31001
 REVOKED = {"modern": (401, -31003), "legacy": (401, -31003), "rest": (401, "invalid_token")}
 SHUT = {

@@ -18,6 +18,8 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import IssuerUnavailable, RevokedToken
 from tests.cutoff.test_reach import BOB, NOW, order
 
+pytestmark = pytest.mark.requirement("CO3")
+
 CUT = order(subject="bob")
 
 

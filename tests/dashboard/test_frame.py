@@ -320,11 +320,13 @@ def test_htmx_is_led_to_the_sign_in(shared: Site) -> None:
     with shared.guest() as guest:
         shown = f"{shared.home}/history?page=2"
         answer = guest.get("/live", hx_request="true", hx_current_url=shown)
-        foreign = guest.get("/live", hx_request="true", hx_current_url="https://evil.example//x")
+        hostile = ("https://evil.example//x", "http://[", "//[::1", "javascript:1", "")
+        others = [guest.get("/live", hx_request="true", hx_current_url=one) for one in hostile]
 
     assert answer.status_code == 401
     assert answer.headers["hx-redirect"] == "/dashboard/sign-in?next=/history%3Fpage%3D2"
-    assert foreign.headers["hx-redirect"] == "/dashboard/sign-in"
+    for other in others:
+        assert other.headers["hx-redirect"] == "/dashboard/sign-in"
 
 
 def test_something_to_keep_is_never_shown(shared: Site) -> None:

@@ -1,14 +1,19 @@
 """How people get in through their identity provider, and who does not."""
 
 import re
+from pathlib import Path
 from urllib.parse import urlencode, urlsplit
 
 import httpx2
 import pytest
+from msgspec.structs import replace
 
 from gatepost.dashboard.place import below
-from tests.dashboard.site import CLIENT, Guest, Site, parameters
+from gatepost.settings import LimitsSettings
+from gatepost_authz.config import DashboardClient, Issuer, TenantRule
+from tests.dashboard.site import CLIENT, Guest, Site, parameters, site
 from tests.support.browser import Person
+from tests.support.sockets import free_port
 
 
 def test_somebody_signs_in_and_out(shared: Site) -> None:
@@ -213,6 +218,36 @@ def test_a_page_that_answers_with_another_place_stays_at_home(shared: Site) -> N
         for wanted in HOSTILE[:8]:
             answer = guest.post("/test/onward", {"to": wanted})
             assert answer.headers["location"] == "/dashboard"
+
+
+def test_made_up_codes_are_not_asked_about_without_end(tmp_path: Path) -> None:
+    """Each is a question to the issuer: after so many a second the peer has to wait."""
+    few = LimitsSettings(failures_per_second=3)
+    changed = site(tmp_path, change=lambda one: replace(one, limits=few))
+    with changed as opened, opened.guest() as guest:
+        state = parameters(guest.start().headers["location"])["state"]
+        way = {"code": "made-up", "state": state, "iss": opened.inside.config.issuers[0].issuer}
+        answers = [guest.http.get("/dashboard/callback", params=way) for _ in range(5)]
+
+    assert [one.status_code for one in answers] == [403, 403, 403, 429, 429]
+    assert int(answers[-1].headers["retry-after"]) >= 1
+    assert "text/html" in answers[-1].headers["content-type"]
+
+
+def test_an_issuer_that_is_away_is_no_refusal(tmp_path: Path) -> None:
+    """The visitor is told that it is not their doing, and it is not asked again and again."""
+    client = DashboardClient(client_id="x", client_secret=f"file:{__file__}")
+    away = Issuer(
+        issuer=f"http://127.0.0.1:{free_port()}/dev-as",
+        tenant=TenantRule(claim="org_id"),
+        dashboard=client,
+    )
+    changed = site(tmp_path, change=lambda one: replace(one, issuers=(away,)))
+    with changed as opened, opened.guest() as guest:
+        answers = [guest.start() for _ in range(2)]
+
+    assert [one.status_code for one in answers] == [503, 503]
+    assert "cannot be reached" in answers[0].text
 
 
 def test_only_issuers_that_are_offered_can_be_asked(shared: Site) -> None:

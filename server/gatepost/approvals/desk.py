@@ -57,6 +57,8 @@ class Desk:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.records, self.herald, self.clock = records, herald, clock
+        self.attended = 0
+        """Calls of this process that stand by until somebody has decided."""
         self.cabinet = Cabinet(keyring, redaction)
         self.granting = Granting(records, self.cabinet, herald, clock)
         self.apply(ApprovalsSettings(), {}, {})

@@ -68,7 +68,8 @@ class Case(msgspec.Struct, frozen=True):
             state=request.state,
             until=request.until,
             changed_at=now if changes else self.record.changed_at,
-            expires_at=max(request.until, now) + keep_s,
+            # However short the history, whoever calls again hears what became of it.
+            expires_at=max(request.until, now) + max(keep_s, self.file.timeout_s),
             details=msgspec.msgpack.encode(file),
             **own,
         )

@@ -8,7 +8,15 @@ import msgspec
 from gatepost.approvals.condition import BadCondition, Condition, Subject
 from gatepost.approvals.filing import Cabinet, Case
 from gatepost.approvals.herald import Herald
-from gatepost.approvals.request import Approver, Grant, GrantTerms, Undecidable, party_of
+from gatepost.approvals.judgement import same
+from gatepost.approvals.request import (
+    Approver,
+    Grant,
+    GrantTerms,
+    Operator,
+    Undecidable,
+    party_of,
+)
 from gatepost.stores.api import Records
 from gatepost.stores.approvals import GrantRecord, Whose
 from gatepost.tools.api import Call, Tool
@@ -17,6 +25,7 @@ USUAL_S = 86_400.0
 LONGEST_S = 30 * 86_400.0
 MOST_USES = 1_000_000
 MOST_COMPILED = 1_000
+REVOKERS = frozenset({"approver", "admin"})
 
 
 class Given(msgspec.Struct, frozen=True):
@@ -116,10 +125,15 @@ class Granting:
         return None
 
     async def revoke(self, tenant: str, grant_id: str, by: Approver) -> bool:
-        """End one; whether there was one."""
+        """End one; whether there was one. Undecidable for who neither gave it nor approves."""
         grants = self._records.of(tenant).grants
         found = [one for one in await grants.all(self._clock()) if one.id == grant_id]
-        if not found or not await grants.revoke(grant_id):
+        if not found:
+            return False
+        gave = same(_grant(found[0]).by, by)
+        if not gave and not isinstance(by, Operator) and REVOKERS.isdisjoint(by.roles):
+            raise Undecidable("Whoever gave a grant ends it, or an approver or administrator.")
+        if not await grants.revoke(grant_id):
             return False
         await self._herald.grant("grant_revoked", _grant(found[0]), by)
         return True

@@ -37,6 +37,9 @@ def unfit(request: Request, who: Approver) -> str | None:
         return None
     if who.subject_kind != "user":
         return "Only people decide, and this is a machine's identity."
+    if who.actor is not None:
+        # A token that somebody else got to act for them (RFC 8693 section 4.1): perhaps the agent.
+        return "Only people decide, and somebody else acts for this one."
     if same(request.caller, who):
         return (
             "You submitted this script, so somebody else decides about it."

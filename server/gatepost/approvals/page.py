@@ -12,7 +12,10 @@ def page_of(resource: str) -> Page:
     """The pages of the dashboard that lies beside *resource*."""
     where = Resource(resource)
     below = f"{where.origin}{Beside(where).base}/dashboard/approvals/"
-    return lambda tenant, request_id: below.replace(TENANT, tenant) + request_id
+    # A script's id has a colon, which is no letter of a path's segment to everybody.
+    return lambda tenant, request_id: (
+        below.replace(TENANT, tenant) + request_id.replace(":", "-", 1)
+    )
 
 
 def no_page(tenant: str, request_id: str) -> str:

@@ -116,7 +116,11 @@ class Approval:
             return until <= clock() or self._is_cut(caller)
 
         page = self._page(request.tenant, request.id)
-        await call.client.stand_by(Standing(self._desk, self._relay, request, page, gone))
+        self._desk.attended += 1
+        try:
+            await call.client.stand_by(Standing(self._desk, self._relay, request, page, gone))
+        finally:
+            self._desk.attended -= 1
         return await self._desk.case(request.tenant, request.id)
 
     async def _denied(self, case: Case | None, timeout_s: float) -> ToolFailure:

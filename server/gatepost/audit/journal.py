@@ -58,6 +58,8 @@ class Journal:
     ) -> None:
         self.refusing = False
         self.listeners: list[Listener] = []
+        self.timers: list[Callable[[float], object]] = []
+        """Hear after each commit how many seconds it took; must not block and must not raise."""
         self.written = 0
         """Records since the start."""
         self._records, self._redaction, self._clock = records, redaction, clock
@@ -68,8 +70,13 @@ class Journal:
         self._lost: Counter[str] = Counter()
         self._armed = False
         self._closing = False
+        self._timer: asyncio.TimerHandle | None = None
         self._writing: asyncio.Task[None] | None = None
         self.apply(settings)
+
+    def __len__(self) -> int:
+        """How many records wait for the commit after the one that runs."""
+        return len(self._waiting)
 
     def apply(self, settings: AuditSettings) -> None:
         """Take up the settings in force."""
@@ -86,7 +93,7 @@ class Journal:
         self._waiting.append((call, began, perf_counter(), guards, reason))
         if not self._armed:
             self._armed = True
-            asyncio.get_running_loop().call_later(self._batch_s, self._begin)
+            self._timer = asyncio.get_running_loop().call_later(self._batch_s, self._begin)
         return self._pledge
 
     async def note(  # noqa: PLR0913  # each of them is a field of the record
@@ -200,6 +207,8 @@ class Journal:
             self._linker.drop()
             raise
         self._linker.keep()
+        for timer in self.timers:
+            timer(perf_counter() - now[1])
         self._lost = Counter()
         self._late = False
         for tenant, rows in written.items():
@@ -242,7 +251,10 @@ class Journal:
     async def aclose(self) -> None:
         """Write what is left, for a while."""
         self._closing = True
-        if self._waiting and (self._writing is None or self._writing.done()):
+        if self._timer is not None:
+            self._timer.cancel()
+            self._armed = False
+        if self._waiting:
             self._begin()
         if self._writing is not None and not self._writing.done():
             await asyncio.wait([self._writing], timeout=CLOSING_S)

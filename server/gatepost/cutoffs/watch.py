@@ -103,11 +103,12 @@ class CutOffs:
         if changes == self._changes and now < self._fresh_until:
             return
         snapshot = Snapshot(await self._store.all())
+        # What others have acted on long ago is no news to a process that starts.
+        since = float("-inf") if self.is_ready else self._clock() - FRESHLY_S
         self._changes, self._fresh_until = changes, now + FRESH_S
         if snapshot.cuts != self._snapshot.cuts:
             known, self._snapshot = {*self._snapshot.cuts}, snapshot
             self._settle()
-            since = self._clock() - FRESHLY_S
             new = [cut for cut in snapshot.cuts if cut not in known and cut.made_at > since]
             self._ended(tuple(new))
 

@@ -228,12 +228,20 @@ class Frame:
             await reply.redirect(sign_in_path(spot.base, below(wanted)))
             return
         # htmx takes the whole page there; the part that it asked for is nobody's.
-        shown = urlsplit(headers.get(b"hx-current-url", b"").decode("latin-1"))
-        wanted = shown.path.removeprefix(spot.base) + (f"?{shown.query}" if shown.query else "")
-        way = sign_in_path(spot.base, below(wanted)).encode("ascii")
+        wanted = path_of(headers.get(b"hx-current-url", b"").decode("latin-1"))
+        way = sign_in_path(spot.base, below(wanted.removeprefix(spot.base))).encode("ascii")
         turned = Turned(401, "You are signed out", "Sign in again; what you just sent is not done.")
         html = self._around.view.bare("error.html", spot.base, turned=turned, back=spot.base)
         await reply.html(401, html, ((b"hx-redirect", way),))
+
+
+def path_of(url: str) -> str:
+    """Path and query of *url*, which a browser says; empty for what is none."""
+    try:
+        parts = urlsplit(url)
+    except ValueError:
+        return ""
+    return parts.path + (f"?{parts.query}" if parts.query else "")
 
 
 def sign_in_path(base: str, onward: str) -> str:

@@ -3,6 +3,7 @@
 import secrets
 import time
 from collections.abc import Mapping, Sequence
+from math import inf
 
 import msgspec
 from authlib.oauth2.rfc6749.parameters import (  # type: ignore[import-untyped]
@@ -14,11 +15,11 @@ from authlib.oauth2.rfc7636 import (  # type: ignore[import-untyped]
 
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import DashboardClient, Target
-from gatepost_authz.discovery import Discovery
+from gatepost_authz.discovery import Discovery, Metadata
 from gatepost_authz.errors import InvalidToken
 from gatepost_authz.fetch import Fetcher, FetchError
 from gatepost_authz.identity import Login, check_identity
-from gatepost_authz.introspector import credentials
+from gatepost_authz.introspector import PAUSE_S, credentials
 from gatepost_authz.issuers import TrustedIssuer
 from gatepost_authz.jwks import place_of
 from gatepost_authz.verifier import KeySource, TokenVerifier
@@ -67,6 +68,7 @@ class Party:
         self._fetcher = fetcher
         self._discovery = discovery
         self._place = place_of(issuer, trusted)
+        self._search_at = -inf
         self._headers, self._form = credentials(client, secret)
 
     def attempt(self, onward: str) -> Attempt:
@@ -86,8 +88,7 @@ class Party:
         """Where to send the browser; FetchError when the issuer does not say."""
         endpoint = self.client.authorization_endpoint
         if not endpoint:
-            metadata = await self._discovery.find(self._place)
-            endpoint = metadata.endpoint("authorization_endpoint")
+            endpoint = (await self._metadata()).endpoint("authorization_endpoint")
         uri: str = prepare_grant_uri(
             endpoint,
             client_id=self.client.client_id,
@@ -106,14 +107,13 @@ class Party:
         """Whether its answers say who sent them (RFC 9207), so that one without is not its."""
         if self.client.authorization_endpoint:
             return False
-        return (await self._discovery.find(self._place)).names_itself
+        return (await self._metadata()).names_itself
 
     async def redeem(self, code: str, attempt: Attempt, target: Target, callback: str) -> Tokens:
         """The tokens for *code*; FetchError, with status 400 where the code is no good."""
         endpoint = self.client.token_endpoint
         if not endpoint:
-            metadata = await self._discovery.find(self._place)
-            endpoint = metadata.endpoint("token_endpoint")
+            endpoint = (await self._metadata()).endpoint("token_endpoint")
         form = {
             "grant_type": "authorization_code",
             "code": code,
@@ -133,6 +133,17 @@ class Party:
         finally:
             await transport.aclose()
         return tokens_of(document.data)
+
+    async def _metadata(self) -> Metadata:
+        now = time.monotonic()
+        if now < self._search_at:
+            raise FetchError("metadata")
+        try:
+            return await self._discovery.find(self._place)
+        except FetchError:
+            # Strangers begin sign-ins faster than an issuer that is down should be asked.
+            self._search_at = now + PAUSE_S
+            raise
 
     def _resource(self, target: Target) -> Mapping[str, str]:
         name = self.trusted.preset.resource_parameter

@@ -6,7 +6,6 @@ import msgspec
 from starlette.routing import Route
 from starlette.types import ASGIApp
 
-from gatepost.config.dashboard import is_on
 from gatepost.config.references import resolve
 from gatepost.dashboard.assets import FOLDER, Assets
 from gatepost.dashboard.cookie import Cookies
@@ -41,16 +40,14 @@ from gatepost_authz.issuers import IssuerRegistry
 class Rooms(msgspec.Struct, frozen=True):
     """The dashboard as the app has it."""
 
-    routes: tuple[Route, ...] = ()
-    """The last of them takes every other path below the base; none where there is no dashboard."""
-    paint: Paint = lambda path, refusal, request_id: None
+    routes: tuple[Route, ...]
+    """The last of them takes every other path below the base."""
+    paint: Paint
     """Draws what Edge refuses, or what went wrong, for those who look at the dashboard."""
 
 
 def rooms(config: Config, services: Services, resource: Resource) -> Rooms:
     """The dashboard that *config* asks for."""
-    if not is_on(config):
-        return Rooms()
     assets = Assets()
     around = surroundings(config, services, resource, View(assets.path))
     place, view = around.place, around.view
@@ -69,6 +66,7 @@ def rooms(config: Config, services: Services, resource: Resource) -> Rooms:
         keyring=services.keyring,
         baseline=config.scopes.baseline,
         failed=services.flood.failed,
+        slow_down=services.flood.slow_down,
         note=around.note,
     )
 

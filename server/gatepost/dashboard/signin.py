@@ -68,6 +68,8 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     baseline: tuple[str, ...]
     failed: Callable[[Scope, AuthError], None]
     """Hears of credentials that were no good."""
+    slow_down: Callable[[Scope], None]
+    """Raises Refusal for a peer of whom it heard that too often."""
     note: Callable[[str, TenantContext], Awaitable[None]]
     """Puts a sign-in or a sign-out on record, durably."""
 
@@ -148,6 +150,8 @@ async def finish(gateway: Gateway, spot: Spot, scope: Scope, reply: Reply) -> No
     The order is that of the attacks: state first (login CSRF, RFC 6749 section 10.12), then who
     answers (mix-up, RFC 9207), and only then is a code of any use.
     """
+    # Each answer makes us ask the issuer: a made-up code must not do so without end.
+    gateway.slow_down(scope)
     query = query_of(scope["query_string"])
     attempt = under_way(gateway, spot, scope)
     party = party_of(gateway, spot, attempt) if attempt else None

@@ -2,6 +2,7 @@
 
 import asyncio
 import contextlib
+import re
 from collections.abc import AsyncIterator
 
 from starlette.types import Receive
@@ -14,6 +15,7 @@ from gatepost.stores.api import StoreUnavailable
 from gatepost.streams import Streams
 from gatepost_authz.caller import TenantContext
 
+BREAK = re.compile(r"\r\n|\r|\n")
 LOOK_EVERY_S = 0.5
 """How soon a stream ends whose session was cut off or ended; half of what is promised."""
 OVER = Event("over", "")
@@ -114,5 +116,6 @@ class Live:
 
 def lines(event: Event) -> bytes:
     """The event as it is sent (HTML, 9.2.6): a line of its data for each line break in it."""
-    data = "".join(f"data: {line}\n" for line in event.data.splitlines() or [""])
+    # Not `splitlines`, which also breaks where HTML does not, as at U+2028.
+    data = "".join(f"data: {line}\n" for line in BREAK.split(event.data))
     return f"event: {event.name}\n{data}\n".encode("utf-8", "replace")

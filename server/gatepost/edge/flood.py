@@ -32,10 +32,13 @@ class Flood:
         self._peers: OrderedDict[str, tuple[float, float]] = OrderedDict()
 
     def __call__(self, request: Request) -> None:
-        if not self._peers or b"authorization" not in request.headers:
-            return
+        if self._peers and b"authorization" in request.headers:
+            self.slow_down(request.scope)
+
+    def slow_down(self, scope: Scope) -> None:
+        """Raise Refusal for a peer whose credentials were too often no good."""
         now = self._monotonic()
-        left = self._left(peer_key(request.scope), now)
+        left = self._left(peer_key(scope), now)
         if left < 1.0:
             wait = max(1, math.ceil((1.0 - left) / self._rate))
             raise Refusal(

@@ -110,8 +110,10 @@ class Runs:
 class Once:
     """
     The stage around spending, approving and invoking: what is kept is what an invoked tool
-    answered, so a refused call leaves its key free. A call without a retry key passes untouched.
+    answered, so a refused call leaves its key free. A call without a retry key does not meet it.
     """
+
+    for_retries = True
 
     def __init__(
         self,

@@ -32,6 +32,7 @@ from gatepost.tools.client import (
     LogLevel,
     MissingCapability,
     Waiting,
+    held,
     lacking,
     pending,
     required_by,
@@ -201,7 +202,7 @@ class Conversation(Audience):
         out = [Question(key, self._desk.name(room), requests[key].method) for key in shown]
         self._desk.open(self._caller, len(out))
         try:
-            with contextlib.nullcontext() if self._clock is None else self._clock.held():
+            with held(self._clock):
                 return await self._converse(stream, out, shown)
         finally:
             self._desk.close(self._caller, len(out))

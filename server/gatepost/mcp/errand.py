@@ -2,7 +2,6 @@
 
 import asyncio
 from collections.abc import Mapping
-from contextlib import nullcontext
 from typing import Any, Protocol
 
 from gatepost.mcp.vigil import watched
@@ -19,6 +18,7 @@ from gatepost.tools.client import (
     MissingCapability,
     Unaccepted,
     Waiting,
+    held,
     lacking,
     pending,
     required_by,
@@ -121,7 +121,7 @@ class Errand:
             return answers
         if missing := lacking(self.capabilities, required_by(requests)):
             raise MissingCapability(missing)
-        with nullcontext() if self._clock is None else self._clock.held():
+        with held(self._clock):
             return await self._job.ask(requests)
 
     async def stand_by(self, waiting: Waiting) -> None:
@@ -139,7 +139,7 @@ class Errand:
             return
         page = self._page(waiting)
         await self._job.wait(told(waiting), untouched=untouched)
-        with nullcontext() if self._clock is None else self._clock.held():
+        with held(self._clock):
             if page is None:
                 async with watched(waiting) as over:
                     await over

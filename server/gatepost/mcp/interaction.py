@@ -3,7 +3,6 @@
 import asyncio
 import math
 from collections.abc import Awaitable, Callable, Mapping
-from contextlib import nullcontext
 from functools import cached_property
 from typing import Any
 
@@ -22,6 +21,7 @@ from gatepost.tools.client import (
     LogLevel,
     Nobody,
     Waiting,
+    held,
     told,
 )
 
@@ -133,7 +133,7 @@ class Audience(Nobody):
             elif self.stream is not None:
                 await self.stream.sign()
 
-        with nullcontext() if self._clock is None else self._clock.held():
+        with held(self._clock):
             await sign(0.0)
             if self.stream is None or not self.stream.started:
                 for_s = min(for_s, vigil.HOLD_S)

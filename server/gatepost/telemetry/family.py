@@ -134,7 +134,7 @@ EDGE_REASONS = (
 """What the edge refuses, by the codes of its refusals."""
 REASONS = (*GATE_REASONS.values(), *EDGE_REASONS, OTHER)
 LIMITS = ("caller", "tenant", "tool", "server", OTHER)
-DECISIONS = ("approved", "rejected", "expired", "withdrawn", "granted", OTHER)
+DECISIONS = ("approved", "rejected", "expired", "withdrawn", "granted")
 STORES = ("database", "shared")
 
 CALL_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)

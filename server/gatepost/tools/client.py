@@ -1,7 +1,7 @@
 """The agent's side of a call: what it can do, what it is told, and what it may be asked."""
 
-from collections.abc import Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Iterator, Mapping
+from contextlib import AbstractContextManager, ExitStack, contextmanager
 from typing import Any, Literal, Protocol, get_args
 
 import msgspec
@@ -131,6 +131,16 @@ class Clock(Protocol):
 
     def held(self) -> AbstractContextManager[None]:
         """Stop it for the time of a block, in which a person decides."""
+
+
+@contextmanager
+def held(*clocks: Clock | None) -> Iterator[None]:
+    """Stop those that there are, for the time of a block."""
+    with ExitStack() as stack:
+        for clock in clocks:
+            if clock is not None:
+                stack.enter_context(clock.held())
+        yield
 
 
 class Client(Protocol):

@@ -1,8 +1,8 @@
 """What calls say without their tenant's secrets: answers, failures, what is told meanwhile."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager, suppress
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from typing import Any, Protocol
 
 import msgspec
@@ -21,6 +21,7 @@ from gatepost.tools.client import (
     LogLevel,
     ProtocolError,
     Waiting,
+    held,
 )
 from gatepost.tools.fit import UNENCODABLE
 from gatepost.tools.secret import REFERENCE, literals
@@ -321,12 +322,12 @@ class Guard(msgspec.Struct, weakref=True):
     ) -> Mapping[str, Mapping[str, Any]]:
         """See `Client`."""
         clean = {key: question_without(request, self.now()) for key, request in requests.items()}
-        with self._held():
+        with held(self.clock, self.seat):
             return await self.client.request(clean)
 
     async def stand_by(self, waiting: Waiting) -> None:
         """See `Client`; what waits was made without secrets."""
-        with self._held():
+        with held(self.clock, self.seat):
             await self.client.stand_by(waiting)
 
     async def pause(self, retry_after_s: float) -> None:
@@ -336,15 +337,6 @@ class Guard(msgspec.Struct, weakref=True):
     async def detach(self) -> None:
         """See `Client`."""
         await self.client.detach()
-
-    @contextmanager
-    def _held(self) -> Iterator[None]:
-        """Hold what counts the call's own work, for as long as a person decides."""
-        with ExitStack() as held:
-            for one in (self.clock, self.seat):
-                if one is not None:
-                    held.enter_context(one.held())
-            yield
 
     def _said(self, kind: str) -> Said:
         return self.said.setdefault(kind, Said())

@@ -103,7 +103,7 @@ class Stage(Protocol):
 
     It answers ``await proceed(call, offer, arguments)``, or an Outcome of its own, or raises
     ToolFailure. Composed once, when the runner is built; it sees every kind of offer, and
-    ``call.kind`` says which.
+    ``call.kind`` says which. One that has ``for_retries = True`` sees calls with a retry key only.
     """
 
     def __call__(
@@ -147,8 +147,11 @@ class Runner:
         self.max_result_bytes = max_result_bytes
         self.clock = clock
         self._perform: Next = self._invoke
+        self._perform_again: Next = self._invoke
         for stage in reversed(stages):
-            self._perform = _around(stage.__call__, self._perform)
+            self._perform_again = _around(stage.__call__, self._perform_again)
+            if not getattr(stage, "for_retries", False):
+                self._perform = _around(stage.__call__, self._perform)
 
     async def run(self, call: Call) -> Outcome:
         """
@@ -197,7 +200,8 @@ class Runner:
             call = replace(call, client=guard)
         try:
             arguments = guard.arguments()
-            outcome = await self._perform(call, offer, arguments)
+            perform = self._perform if call.retry is None else self._perform_again
+            outcome = await perform(call, offer, arguments)
             # In here, as these may be the first to find that an outcome cannot be told at all.
             clean = guard.promptly(outcome) or await guard.apart(outcome)
             return fit(clean, offer, self.max_result_bytes)

@@ -18,9 +18,12 @@ from gatepost.stores.audit import (
     Sign,
 )
 
+MOST = 20_000
+"""Records of one tenant that are remembered: a server on a laptop may run for weeks."""
+
 
 class MemoryTrail:
-    """See `TenantTrail`."""
+    """See `TenantTrail`; of more than `MOST` records the oldest are forgotten."""
 
     def __init__(self, tenant: str) -> None:
         self.tenant = tenant
@@ -84,6 +87,8 @@ class MemoryTrail:
         """Add records to the chain."""
         self.end = head
         self.held |= {row.number: row for row in rows}
+        while len(self.held) > MOST:
+            del self.held[next(iter(self.held))]
 
 
 class MemoryScribe:

@@ -96,9 +96,18 @@ def _write(connection: sqlite3.Connection, batch: Batch, link: Link) -> dict[str
             written[tenant] = rows
             heads.append((name, *_end(head)))
             for row in rows:
-                values += (name, row.number, row.at, escaped(row.kind), escaped(row.tool))
-                values += (escaped(row.outcome), row.subject and escaped(row.subject))
-                values += (row.body, row.side, row.hash)
+                values += (
+                    name,
+                    row.number,
+                    row.at,
+                    row.kind,  # words of ours, as is the outcome
+                    escaped(row.tool),
+                    row.outcome,
+                    row.subject and escaped(row.subject),
+                    row.body,
+                    row.side,
+                    row.hash,
+                )
         _insert(connection, values)
         connection.executemany(_KEEP, heads)
     return written

@@ -1,0 +1,34 @@
+"""What a call pays on its path for being on record, in steps that no machine changes."""
+
+from time import perf_counter
+
+from gatepost.audit.journal import Journal
+from gatepost.audit.settings import AuditSettings
+from gatepost.keyring import KeyRing
+from gatepost.stores.memory.records import MemoryRecords
+from gatepost.tools.api import Call
+from gatepost.tools.redaction import Guard, Redaction
+from tests.audit.shelf import person
+from tests.audit.toolset import pack
+from tests.support.steps import steps
+
+MOST_STEPS = 6
+
+
+def a_call(size: int) -> Call:
+    arguments = b'{"text": "%b"}' % (b"x" * size)
+    return Call(caller=person("alice"), name="write", arguments=arguments, request_id="r")
+
+
+async def test_a_call_leaves_a_tuple_and_goes_on() -> None:
+    """Nothing is formatted, searched, hashed or written there, whatever the call holds."""
+    redaction = Redaction()
+    journal = Journal(MemoryRecords(), KeyRing.ephemeral(), redaction, AuditSettings())
+    short, long = (a_call(size) for size in (10, 1_000_000))
+    guards = [Guard(redaction, long, pack.tools["write"])]
+    began = perf_counter()
+    journal.ended(short, began, guards, None)  # the first of a batch sets its timer
+    taken = [steps(lambda: journal.ended(call, began, guards, None)) for call in (short, long)]  # noqa: B023  # at once
+    await journal.aclose()
+
+    assert max(taken) <= MOST_STEPS

@@ -1,0 +1,53 @@
+"""The dashboard of `gatepost dev`, and of an installed package."""
+
+import re
+import subprocess
+import sys
+import zipfile
+from pathlib import Path
+
+import httpx2
+import pytest
+
+from gatepost.dashboard.assets import Assets
+from tests.architecture.source import ROOT
+from tests.support.browser import Person
+from tests.support.gatepost import dev, run
+
+
+@pytest.mark.slow
+def test_a_laptop_has_a_dashboard_that_two_people_can_sign_in_to(tmp_path: Path) -> None:
+    """The welcome names it; alice and dave may decide, and bob sees his own tenant."""
+    with dev(tmp_path) as gatepost:
+        assert f"{gatepost.origin}/dashboard" in gatepost.output
+        for name, tenant, status in (
+            ("alice", "acme", 200),
+            ("dave", "acme", 200),
+            ("bob", "globex", 403),
+        ):
+            with httpx2.Client(base_url=gatepost.origin, timeout=10) as http:
+                page = http.get("/dashboard/sign-in").text
+                found = re.search(r'href="(/dashboard/sign-in/start[^"]+)"', page)
+                assert found is not None
+                asked = http.get(found[1].replace("&amp;", "&"))
+                back = Person(name).visit(asked.headers["location"])
+                assert http.get(back).status_code == 303
+                home = http.get("/dashboard")
+                assert (home.status_code, tenant in home.text) == (status, True)
+
+        checked = run("check", "--config", str(tmp_path / "state" / "dev.toml"), cwd=tmp_path)
+        assert checked.process.wait(30) == 0, checked.output
+        checked.kill()
+
+
+def test_the_wheel_has_what_pages_need(tmp_path: Path) -> None:
+    """Templates, styles, scripts and their licences are no Python, and come along."""
+    command = [sys.executable, "-m", "hatchling", "build", "-t", "wheel", "-d", str(tmp_path)]
+    subprocess.run(command, cwd=ROOT, check=True, capture_output=True)
+    (wheel,) = tmp_path.glob("*.whl")
+    names = set(zipfile.ZipFile(wheel).namelist())
+    folder = ROOT / "server/gatepost/dashboard"
+    wanted = [one for kind in ("static", "templates") for one in (folder / kind).iterdir()]
+
+    assert {f"gatepost/dashboard/{one.parent.name}/{one.name}" for one in wanted} <= names
+    assert {"htmx.js", "sse.js", "frame.css", "pages.css"} <= set(Assets().files)
