@@ -31,6 +31,13 @@ async def broken(services: Services, told: Told) -> list[str]:
     ]
 
 
+async def unrecorded(services: Services) -> int:
+    """Approvals that are in force and not on record: nobody was told that they were given."""
+    on_record = _approved_on_record(await _rows(services))
+    requests = await _requests(services)
+    return sum(one.given >= one.needed and name not in on_record for name, one in requests.items())
+
+
 def _once_for_each_key(effects: Counter[str]) -> list[str]:
     return [f"{key} took effect {n} times" for key, n in effects.items() if key[0] == "r" and n > 1]
 
@@ -64,11 +71,7 @@ def _answered(told: Told, effects: Counter[str], rows: Sequence[Row]) -> list[st
 
 
 def _decided(told: Told, requests: Mapping[str, Request], rows: Sequence[Row]) -> list[str]:
-    on_record = {
-        json.loads(row.body).get("approval")
-        for row in rows
-        if row.kind == "approval" and row.outcome == "approved"
-    }
+    on_record = _approved_on_record(rows)
     problems = []
     for one in told:
         if one["what"] != "approved":
@@ -78,6 +81,14 @@ def _decided(told: Told, requests: Mapping[str, Request], rows: Sequence[Row]) -
         if one["id"] not in on_record:
             problems.append(f"the approval {one['id']} was acknowledged and is not on record")
     return problems
+
+
+def _approved_on_record(rows: Sequence[Row]) -> set[str]:
+    return {
+        json.loads(row.body)["approval"]
+        for row in rows
+        if row.kind == "approval" and row.outcome == "approved"
+    }
 
 
 async def _chained(services: Services) -> list[str]:

@@ -184,6 +184,7 @@ def test_tools_are_listed_for_people_and_programs(tmp_path: Path) -> None:
 
     assert [(one["kind"], one["name"]) for one in data] == [
         ("tool", "count_slowly"),
+        ("tool", "delete_csv"),
         ("tool", "echo"),
         ("tool", "save_csv"),
         ("tool", "whoami"),

@@ -1,15 +1,17 @@
 """On pipes a call waits as it does over HTTP; somebody else decides, in another process."""
 
-import json
 import subprocess
 import sys
 from collections.abc import Iterator
+from itertools import count
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from tests.stdio.talk import CONFIG, META, Talk, talking
+from tests.stdio.talk import CONFIG, META, Talk, talking, text
 from tests.support.process import python_environment
+from tests.support.waiting import eventually
 
 WITHIN_S = 20
 MORE = """
@@ -19,34 +21,70 @@ require = ["echo"]
 ring = "file:keyring.json"
 """
 TASKS = {"extensions": {f"{META}tasks": {}}}
-PAGES = {"elicitation": {"url": {}}}
+PAGES: dict[str, Any] = {"elicitation": {"url": {}}}
 
 
 def gatepost(folder: Path, *words: str) -> str:
     done = subprocess.run(
         [sys.executable, "-m", "gatepost", *words],
-        check=True,
+        check=False,
         capture_output=True,
         text=True,
         cwd=folder,
         env=python_environment(),
         timeout=WITHIN_S,
     )
+    assert done.returncode == 0, done.stderr
     return done.stdout
 
 
 @pytest.fixture(scope="module")
-def talk(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Talk]:
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("stdio")
     gatepost(folder, "keyring", "new", "keyring.json")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def talk(folder: Path) -> Iterator[Talk]:
     config = CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE
     with talking(folder, config) as talk:
-        talk.folder = folder
+        talk.open(**PAGES)
         yield talk
 
 
-def approve(talk: Talk) -> None:
+def approve(folder: Path) -> None:
     """Approve the one call that waits, at the command line."""
-    shown = gatepost(talk.folder, "approvals", "list", "--tenant", "acme", "--json")
-    (request,) = json.loads(shown)
-    gatepost(talk.folder, "approvals", "approve", request["id"], "--tenant", "acme")
+    *_, row = gatepost(folder, "approvals", "list", "--tenant", "acme").splitlines()
+    gatepost(folder, "approvals", "approve", row.split()[0], "--tenant", "acme")
+
+
+@pytest.mark.requirement("A7")
+def test_a7_a_call_of_a_session_is_shown_its_page_and_waits(talk: Talk, folder: Path) -> None:
+    """As an older client of HTTP; what waits is decided at the command line."""
+    params = {"name": "echo", "arguments": {"text": "one"}}
+    call = talk.say("tools/call", params, identity="c-1", meta={"progressToken": "p"})
+    (asked,) = talk.hears("elicitation/create")
+    told = talk.hears("notifications/progress")
+    approve(folder)
+
+    assert asked["params"]["mode"] == "url"
+    assert asked["params"]["url"] in told[0]["params"]["message"]
+    assert text(talk.of(call)) == "one"
+
+
+@pytest.mark.requirement("A7", "K-09")
+def test_a7_a_modern_call_becomes_a_task(talk: Talk, folder: Path) -> None:
+    """As over HTTP; it is looked at until it is over."""
+    params = {"name": "echo", "arguments": {"text": "two"}}
+    task = talk.of(talk.modern("tools/call", params, identity="c-2", can=TASKS))["result"]
+    approve(folder)
+    numbers = count(1)
+
+    def look() -> Any:
+        asked = {"taskId": task["taskId"]}
+        looking = talk.modern("tasks/get", asked, identity=f"t-{next(numbers)}", can=TASKS)
+        return talk.of(looking)["result"]
+
+    eventually(lambda: look()["status"] == "completed", within=WITHIN_S)
+    assert look()["result"]["content"][0]["text"] == "two"

@@ -22,6 +22,7 @@ from gatepost.commands.configuration import (
 )
 from gatepost.config.own import own_secrets
 from gatepost.config.references import plain
+from gatepost.config.stdio import BESIDE
 from gatepost.config.toolbox import Toolbox
 from gatepost.outbound.client import Client
 from gatepost.reviews import Reviews
@@ -217,7 +218,8 @@ def when(seconds: float) -> str:
 
 def at_the_desk(path: Path, tenant: str, do: Callable[[Desk], Awaitable[T]]) -> T:
     """What *do* answers, with the configured stores open for it."""
-    config, toolbox = settled(path)
+    # A server on pipes is decided about here alone: what only HTTP needs may be missing.
+    config, toolbox = settled(path, beside=BESIDE)
     check_tenant(config, tenant)
 
     async def work() -> T:
