@@ -4,7 +4,7 @@ from time import perf_counter
 
 from gatepost.audit.entry import drafts_of
 from gatepost.audit.journal import Journal
-from gatepost.audit.record import SALTS_AT_ONCE, decode_side, fresh_salts
+from gatepost.audit.record import decode_side
 from gatepost.audit.settings import AuditSettings
 from gatepost.keyring import KeyRing
 from gatepost.stores.audit import Draft
@@ -54,12 +54,3 @@ def test_a_record_costs_the_writer_a_bounded_number_of_steps() -> None:
 
     assert taken <= RECORDS * MOST_WRITER_STEPS
     assert len(salts) == sum(map(len, sides)) == 2 * RECORDS
-
-
-def test_the_system_is_asked_for_salts_once_for_many() -> None:
-    """Each question would hand the interpreter to the other thread, and wait to get it back."""
-    salts = fresh_salts()
-    next(salts)
-    taken = steps(lambda: [next(salts) for _ in range(SALTS_AT_ONCE - 1)])
-
-    assert taken <= 2 * SALTS_AT_ONCE + 2
