@@ -7,8 +7,8 @@ from pathlib import Path
 
 from bench.servers.settings import Settings
 
-DEMO_TOOLS = 4
-"""What the demo pack brings: echo, whoami, save_csv and count_slowly."""
+DEMO_TOOLS = 5
+"""What the demo pack brings: echo, whoami, save_csv, delete_csv and count_slowly."""
 
 CONFIG = """\
 resource = "{resource}"

@@ -8,7 +8,7 @@ from typing import Literal
 PATH = "/mcp"
 REVISION = "2026-07-28"
 TEXT = "Hello from the benchmark."
-FEW_TOOLS = 4
+FEW_TOOLS = 5
 MANY_TOOLS = 100
 
 Tokens = Literal["one", "thousand", "fresh", "none", "garbage"]

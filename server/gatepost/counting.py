@@ -32,8 +32,9 @@ class Counting:
 
     def __init__(self, meter: Meter, recorder: Recorder | None, *, traced: bool = False) -> None:
         self._traced = traced
-        self._meter = meter
+        self._meter, self._called = meter, meter.called
         self._recorder = recorder
+        self._record = None if recorder is None else recorder.ended
 
     @property
     def refusing(self) -> bool:
@@ -44,30 +45,26 @@ class Counting:
         self, call: Call, began: float, guards: list[Guard], ending: Failure | BaseException | None
     ) -> Pledge:
         """See `Recorder`."""
-        if ending is None:
-            outcome = "success"
-        elif isinstance(ending, Failure):
-            outcome = ending.kind
-            if ending.kind == "rate_limit":
-                self._limited(ending)
-        else:
-            outcome = reason_of(ending).outcome
-            if outcome in LACKING:
-                self._meter.refused(outcome)
+        outcome = "success" if ending is None else self._outcome(ending)
         if self._traced and not call.depth and (mark := CURRENT.get()) is not None:
             mark.span.say("gatepost.outcome", outcome)
         name = None if outcome == "unknown" else call.name
-        self._meter.called(call.kind, name, outcome, perf_counter() - began)
-        if call.kind == "tool":
+        self._called(call.kind, name, outcome, perf_counter() - began)
+        if self._meter.tells_tenants and call.kind == "tool":
             self._meter.called_for(call.caller.tenant_id, outcome)
-        if self._recorder is None:
-            return SETTLED
-        return self._recorder.ended(call, began, guards, ending)
+        return SETTLED if self._record is None else self._record(call, began, guards, ending)
 
-    def _limited(self, failure: Failure) -> None:
-        # Without the name of a limit it is an upstream's, which the tool tells.
-        if failure.limit is not None:
-            self._meter.limited(failure.limit)
+    def _outcome(self, ending: Failure | BaseException) -> str:
+        """The word for it; what it is besides a call is counted, too."""
+        if isinstance(ending, Failure):
+            # Without the name of a limit it is an upstream's, which the tool tells.
+            if ending.limit is not None:
+                self._meter.limited(ending.limit)
+            return ending.kind
+        outcome = reason_of(ending).outcome
+        if outcome in LACKING:
+            self._meter.refused(outcome)
+        return outcome
 
 
 LACKING = frozenset({"insufficient_scope", "insufficient_authentication"})

@@ -89,6 +89,11 @@ WHEN = {
     "a pattern": ("arguments.command.matches('^pu')", PUSH, True),
     "a loop": ("['push', 'reset'].exists(c, c == arguments.command)", PUSH, True),
     "too much to look at": ("false", b'{"command":"%s"}' % (b"x" * 70_000), True),
+    "a loop over a long text": (
+        "['x'].exists(c, arguments.command == c)",
+        b'{"command":"%s"}' % (b"x" * 9_000),
+        True,
+    ),
     "a loop over too much": (
         "arguments.command.exists(c, c == 'x')",
         b'{"command":[%s]}' % b",".join([b'"y"'] * 600),

@@ -1,5 +1,6 @@
 """Whoever can write to the database but has no key is found out, and the first bad record named."""
 
+import asyncio
 import hashlib
 from collections.abc import Callable, Iterable, Mapping
 
@@ -326,3 +327,17 @@ async def test_what_nobody_proves_is_not_signed(url: str) -> None:
             5,
             10,
         ]
+
+
+async def test_verify_may_look_while_servers_write(url: str) -> None:
+    """What comes meanwhile is no tampering."""
+    async with shelf(url) as one:
+        await one.fill()
+        writing = asyncio.ensure_future(one.note(40))
+        seen = []
+        while not writing.done():
+            seen.append((await one.verify()).bad)
+            await one.sign()
+        await writing
+
+    assert set(seen) == {None}

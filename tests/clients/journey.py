@@ -10,7 +10,7 @@ CSV = {
     "filename": "invoices.csv",
     "rows": [{"date": "2026-07-28", "amount": 12.5, "vendor": "Grüßner & Söhne"}],
 }
-DEMO_TOOLS = {"echo", "whoami", "save_csv", "count_slowly"}
+DEMO_TOOLS = {"echo", "whoami", "save_csv", "delete_csv", "count_slowly"}
 
 
 def expect_discovery(report: dict[str, Any], url: str) -> None:

@@ -96,6 +96,7 @@ async def test_the_list_of_tools_is_complete_and_private(client: Client) -> None
     assert before.body == after.body
     assert [tool["name"] for tool in result["tools"]] == [
         "count_slowly",
+        "delete_csv",
         "echo",
         "save_csv",
         "whoami",

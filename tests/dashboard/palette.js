@@ -8,8 +8,13 @@ async ([data, most]) => {
   const pixels = new Uint32Array(drawing.getImageData(0, 0, width, height).data.buffer);
   const counts = new Map();
   for (const pixel of pixels) counts.set(pixel, (counts.get(pixel) ?? 0) + 1);
-  const palette = [...counts].sort((a, b) => b[1] - a[1] || a[0] - b[0]).slice(0, most);
   const parts = (pixel) => [pixel & 255, (pixel >> 8) & 255, (pixel >> 16) & 255];
+  // What has a colour of its own is worth more than one grey among many.
+  const worth = ([pixel, count]) => {
+    const all = parts(pixel);
+    return count * (1 + (Math.max(...all) - Math.min(...all)) / 8);
+  };
+  const palette = [...counts].sort((a, b) => worth(b) - worth(a) || a[0] - b[0]).slice(0, most);
   const known = palette.map(([pixel]) => parts(pixel));
   const nearest = new Map();
   for (const pixel of counts.keys()) {

@@ -4,6 +4,7 @@ import asyncio
 import re
 from collections.abc import AsyncIterator, Callable, Iterator, Mapping
 from contextlib import contextmanager
+from http.cookiejar import Cookie
 from pathlib import Path
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
@@ -114,7 +115,7 @@ class Site:
 
     def __init__(self, inside: Inside, provider: Provider, origin: str, base: str) -> None:
         self.inside, self.provider, self.origin, self.base = inside, provider, origin, base
-        self._cookies: dict[str, dict[str, str]] = {}
+        self._cookies: dict[str, list[Cookie]] = {}
 
     @property
     def services(self) -> Services:
@@ -145,9 +146,11 @@ class Site:
             if name and (fresh or name not in self._cookies):
                 guest.sign_in(name)
                 if not fresh:
-                    self._cookies[name] = dict(guest.http.cookies)
+                    self._cookies[name] = list(guest.http.cookies.jar)
             elif name:
-                guest.http.cookies.update(self._cookies[name])
+                # Whole, or the one that the server writes anew later would stand beside it.
+                for cookie in self._cookies[name]:
+                    guest.http.cookies.jar.set_cookie(cookie)
             yield guest
 
 

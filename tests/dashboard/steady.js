@@ -10,6 +10,10 @@
     [/just now|\b\d+ (s|min) ago/g, "1 min ago"],
     [/\b[45]:\d\d\b/g, "4:48"],
   ];
+  for (const time of document.querySelectorAll("time")) {
+    delete time.dataset.since;
+    delete time.dataset.until;
+  }
   const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
   while (walker.nextNode()) {
     const node = walker.currentNode;

@@ -97,7 +97,7 @@ class Replica:
         once = Once(self.runs, timeout_s=limit_s, max_result_bytes=most, kept_s=kept_s)
         self.runner = Runner(
             Registry(house.pack.tools.values()),
-            context_for=_context,
+            context_for=context,
             stages=(once, *house.stages),
             timeout_s=limit_s,
             max_result_bytes=most,
@@ -125,7 +125,7 @@ class Replica:
             return await self.runner.run(call)
 
 
-def _context(call: Call) -> CallContext:
+def context(call: Call) -> CallContext:
     space = TenantWorkspace(-1, call.caller.tenant_id)
     return CallContext(caller=call.caller, request_id=call.request_id, workspace=space)
 

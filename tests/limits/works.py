@@ -5,7 +5,7 @@ from collections import Counter
 from collections.abc import Mapping
 from typing import Any
 
-from gatepost import CallContext, Outcome, Pack
+from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.limits.stage import Limits
 from gatepost.limits.terms import Bound, Terms
 from gatepost.stores.api import Relay
@@ -86,7 +86,7 @@ class Works:
             return "seen"
 
         async def fail(ctx: CallContext) -> str:
-            raise RuntimeError("broken")
+            raise ToolFailure("denied", "No.")
 
         async def ask(ctx: CallContext) -> str:
             answer = await ctx.ask_url("May I?", "https://pages.example.com/may-i")

@@ -229,3 +229,24 @@ async def test_check_invoice_brings_the_file_along(client: Client) -> None:
     assert question["text"].startswith("Which lines")
     assert missing.error == (400, -32602)
     assert "/workspace/c.csv does not exist" in missing.json["error"]["message"]
+
+
+async def test_delete_csv_deletes_the_file_that_save_csv_made(
+    client: Client, tmp_path: Path
+) -> None:
+    """Once; the next time there is nothing to delete, and a folder is no name."""
+    await result_of(client, "save_csv", filename="old", rows=[])
+    deleted = await result_of(client, "delete_csv", filename="old")
+    again = await result_of(client, "delete_csv", filename="old")
+    outside = await result_of(client, "delete_csv", filename="../old")
+
+    assert deleted["content"] == [{"type": "text", "text": "CSV deleted: old.csv"}]
+    assert not (tmp_path / "acme/old.csv").exists()
+    assert (again["isError"], outside["isError"]) == (True, True)
+
+
+@pytest.mark.requirement("A7")
+def test_deleting_waits_for_a_person() -> None:
+    """Whoever tries Gatepost sees an approval without configuring one."""
+    assert pack.tools["delete_csv"].approval
+    assert not pack.tools["save_csv"].approval

@@ -17,8 +17,8 @@ LIBRARY = "cel"
 MOST_CHARACTERS = 2_000
 MOST_BYTES = 65_536
 """Of arguments that are looked at."""
-MOST_VALUES = 500
-"""Of arguments that a condition with a loop is evaluated for."""
+MOST_VALUES, MOST_LOOPED_BYTES = 500, 8_192
+"""Of arguments that a condition with a loop is evaluated for: a pattern may be tried on each."""
 
 NOT_EVALUATED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """How the library says that an expression has no value for these arguments."""
@@ -78,7 +78,9 @@ class Condition:
         arguments = subject.arguments
         if len(arguments) > MOST_BYTES:
             return None
-        if self._loops and arguments.count(b",") > MOST_VALUES:
+        if self._loops and (
+            len(arguments) > MOST_LOOPED_BYTES or arguments.count(b",") > MOST_VALUES
+        ):
             return None
         try:
             value = self._program.execute(

@@ -19,6 +19,7 @@ from gatepost.guard.once import DAY_S, Runs, only_reads
 from gatepost.guard.run import INVITING, Terms, Work
 from gatepost.stores.api import Relay, StoreUnavailable
 from gatepost.tools.api import Call, Failure, Offer, Outcome, Tool, ToolFailure
+from gatepost.tools.record import remark
 from gatepost.tools.redaction import Guard, Redaction
 from gatepost.tools.runner import EXPIRED, GRACE_S, Next
 from gatepost_authz.caller import TenantContext
@@ -89,11 +90,15 @@ class Approval:
         if need is None:
             return await proceed(call, tool, arguments)
         self._check(call)
-        if await self._desk.granting.use(call, tool, subject, demand.version) is not None:
+        granted = await self._desk.granting.use(call, tool, subject, demand.version)
+        if granted is not None:
+            remark("grant", granted)
             return await proceed(call, tool, arguments)
         if not need.of(call.caller.subject_kind):
             raise ToolFailure("denied", NOBODY_NAMED.format(tool=tool.name))
         case: Case | None = await meet(self._desk, call, tool, need, demand)
+        if case is not None:
+            remark("approval", case.request.id)
         if case is not None and case.request.state == "waiting":
             case = await self._stood_by(call, case)
         self._check(call)

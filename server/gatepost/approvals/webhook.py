@@ -104,8 +104,10 @@ class Webhook:
         *,
         clock: Callable[[], float] = time.time,
         pauses_s: Sequence[float] = PAUSES_S,
+        closing_s: float = CLOSING_S,
     ) -> None:
         self._http, self._clock, self._pauses_s = http, clock, pauses_s
+        self._closing_s = closing_s
         self._sending: set[asyncio.Task[None]] = set()
         self._turns = asyncio.Semaphore(AT_ONCE)
         self.apply("", b"", no_page)
@@ -130,10 +132,15 @@ class Webhook:
         self._sending.add(task)
         task.add_done_callback(self._sending.discard)
 
+    @property
+    def unsent(self) -> int:
+        """How many messages are under way."""
+        return len(self._sending)
+
     async def aclose(self) -> None:
         """Let what is under way come to its end, for a moment."""
         if self._sending:
-            await asyncio.wait(self._sending, timeout=CLOSING_S)
+            await asyncio.wait(self._sending, timeout=self._closing_s)
         for task in tuple(self._sending):
             task.cancel()
 

@@ -11,6 +11,7 @@ from typing import TypeVar
 
 import click
 
+from gatepost.audit.journal import Journal
 from gatepost.commands.configuration import config_option, examine, show
 from gatepost.config.references import plain
 from gatepost.keyring import KeyRing
@@ -22,6 +23,7 @@ from gatepost.settings import Config
 from gatepost.stores.api import StoreRefused, StoreUnavailable
 from gatepost.stores.backends import MEMORY, open_records
 from gatepost.telemetry.logs import configure
+from gatepost.tools.redaction import Redaction
 from gatepost_authz.config import TENANT_ID
 
 T = TypeVar("T")
@@ -76,6 +78,7 @@ def set_(
         bound = at_the_vault(config, lambda vault: vault.put(tenant, name, given, wanted))
     except SecretRefused as refusal:
         raise click.ClickException(f"{refusal}.") from None
+    on_record(config, tenant, name, "set")
     click.echo(f"The secret {name} of the tenant {tenant} is set, bound to {listed(bound)}.")
 
 
@@ -93,13 +96,15 @@ def bind(name: str, tenant: str, hosts: tuple[str, ...], path: Path) -> None:
     try:
         checked_name(name)
         wanted = checked_hosts(hosts)
-        others = at_the_vault(configured(path, tenant), do)
+        config = configured(path, tenant)
+        others = at_the_vault(config, do)
     except SecretRefused as refusal:
         raise click.ClickException(f"{refusal}.") from None
     except Unreadable as failure:
         raise click.ClickException(f"It is not bound: {failure}; set it again.") from None
     if others is not None:
         raise unknown(name, tenant, others)
+    on_record(config, tenant, name, "bound")
     click.echo(f"The secret {name} of the tenant {tenant} is bound to {listed(wanted)}.")
 
 
@@ -132,9 +137,11 @@ def delete(name: str, tenant: str, path: Path) -> None:
         checked_name(name)
     except SecretRefused as refusal:
         raise click.ClickException(f"{refusal}.") from None
-    others = at_the_vault(configured(path, tenant), remove)
+    config = configured(path, tenant)
+    others = at_the_vault(config, remove)
     if others is not None:
         raise unknown(name, tenant, others)
+    on_record(config, tenant, name, "deleted")
     click.echo(f"The secret {name} of the tenant {tenant} is deleted.")
 
 
@@ -215,6 +222,24 @@ def at_the_vault(config: Config, do: Callable[[Vault], Awaitable[T]]) -> T:
         return asyncio.run(work())
     except (StoreRefused, StoreUnavailable) as error:
         raise click.ClickException(str(error)) from None
+
+
+def on_record(config: Config, tenant: str, name: str, what: str) -> None:
+    """Say in the tenant's record what was done to a secret."""
+
+    async def work() -> None:
+        records = await open_records(plain(config.storage.database))
+        keyring = KeyRing.load(config.keys.ring)
+        async with (
+            aclosing(records),
+            aclosing(Journal(records, keyring, Redaction(), config.audit)) as journal,
+        ):
+            await journal.note(tenant, "secret", outcome=what, details={"secret": name})
+
+    try:
+        asyncio.run(work())
+    except (StoreRefused, StoreUnavailable) as error:
+        raise click.ClickException(f"It is {what}, and that is not on record: {error}.") from None
 
 
 def read(name: str) -> str:

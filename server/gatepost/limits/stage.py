@@ -47,6 +47,11 @@ class Limits:
         self, relay: Relay | None = None, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self.tally = Tally()
+        self.buckets, self.running, self.queue = (
+            self.tally.buckets,
+            self.tally.running,
+            self.tally.queue,
+        )
         self.relay = relay
         self.monotonic = monotonic
         self.apply(Terms())
@@ -61,7 +66,7 @@ class Limits:
         self.terms = terms
         self._shapes = {name: shapes_of(terms, bound) for name, bound in terms.tools.items()}
         self._usual, self._other = shapes_of(terms, terms.tool), shapes_of(terms, Bound())
-        queue = self.tally.queue
+        queue = self.queue
         queue.most, queue.each, queue.within_s = most or ANY, each, within_s
         queue.let_in()
 
@@ -76,7 +81,7 @@ class Limits:
         if isinstance(seat, Outcome):
             return seat
         if seat.queues:
-            queue = self.tally.queue
+            queue = self.queue
             if queue.running < queue.most:
                 queue.running += 1
             elif refusal := await self._queued(call, seat):
@@ -92,9 +97,16 @@ class Limits:
 
     def _enter(self, call: Call, shape: Shape) -> "Seat | Outcome":
         """Take it, all or nothing, as this process counts; a refusal where there is too little."""
-        # On the way of every call: one pass, and nothing made that is not kept.
-        caller, tenant, running = call.caller, call.caller.tenant_id, self.tally.running
+        caller = call.caller
+        tenant, running = caller.tenant_id, self.running
         principal = (tenant, caller.issuer, caller.subject_kind, caller.subject)
+        if shape.usual is not None:
+            # On the way of nearly every call: nothing is made that is not kept.
+            each_s, room_s, most = shape.usual
+            here = running.get(tenant, 0)
+            if here < most and not self.buckets.take(principal, each_s, room_s, self.monotonic()):
+                running[tenant] = here + 1
+                return Seat(self, tenant, (tenant,), True)
         names: tuple[Hashable, ...] = (principal, tenant, (tenant, call.name))
         places: list[Hashable] = []
         full = -1
@@ -107,7 +119,7 @@ class Limits:
             wanted = []
             for whose, each_s, room_s in shape.buckets:
                 wanted.append((names[whose], each_s, room_s))
-            wait, at = self.tally.buckets.spend_all(wanted, self.monotonic(), take=full < 0)
+            wait, at = self.buckets.spend_all(wanted, self.monotonic(), take=full < 0)
             if wait > PLACE_WAIT_S or (wait and full < 0):
                 return self._refused(call, wait, KINDS[shape.buckets[at][0]])
         if full >= 0:
@@ -144,7 +156,7 @@ class Limits:
         return Seat(self, tenant, places, not call.depth, slots)
 
     async def _queued(self, call: Call, seat: "Seat") -> Outcome | None:
-        queue = self.tally.queue
+        queue = self.queue
         seat.queues = False
         try:
             seat.queues = await queue.enter(seat.tenant, call.caller.principal_key)
@@ -163,7 +175,7 @@ class Limits:
         """Whether there is nothing that a call could be refused for."""
         terms = self.terms
         bounds = (terms.caller, terms.tenant, terms.tool, *terms.tools.values())
-        return self.tally.queue.most == ANY and all(bound == Bound() for bound in bounds)
+        return self.queue.most == ANY and all(bound == Bound() for bound in bounds)
 
     async def levels(
         self, tenant: str, *, tools: Sequence[str] = (), callers: Sequence[TenantContext] = ()
@@ -177,7 +189,7 @@ class Limits:
 
     def leave(self, seat: "Seat") -> None:
         """Give back all that a call has a place of."""
-        running = self.tally.running
+        running = self.running
         for place in seat.places:
             left = running[place] - 1
             if left:
@@ -187,7 +199,7 @@ class Limits:
         if seat.slots and self.relay is not None:
             self.relay.of(seat.tenant).leave(seat.slots)
         if seat.queues:
-            queue = self.tally.queue
+            queue = self.queue
             queue.running -= 1
             if queue.waiting:
                 queue.let_in()
@@ -198,7 +210,7 @@ class Limits:
         if seat.slots and self.relay is not None:
             self.relay.of(seat.tenant).hold(seat.slots)
         if seat.queues:
-            self.tally.queue.running += 1
+            self.queue.running += 1
 
 
 class Seat(msgspec.Struct, gc=False):
@@ -206,7 +218,7 @@ class Seat(msgspec.Struct, gc=False):
 
     limits: Limits
     tenant: str
-    places: list[Hashable]
+    places: Sequence[Hashable]
     queues: bool
     """Whether it has a place in the process."""
     slots: Sequence[Slot] = ()

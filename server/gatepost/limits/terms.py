@@ -98,6 +98,11 @@ class Shape(msgspec.Struct, frozen=True):
     """Each with the most that there are."""
     rates: tuple[tuple[int, float, float], ...]
     """The same buckets with rate and burst."""
+    usual: tuple[float, float, float] | None = None
+    """
+    Of a call that takes from its caller's bucket and has a place of its tenant, and no more: the
+    bucket's two numbers, and the most places.
+    """
 
 
 Shapes = tuple[Shape, Shape]
@@ -115,7 +120,12 @@ def shapes_of(terms: Terms, tool: Bound) -> Shapes:
         places=((TENANT, terms.tenant.most), *own),
         rates=tuple((whose, bound.rate, bound.burst) for whose, bound in held),
     )
-    return outer, msgspec.structs.replace(outer, places=own)
+    inner = msgspec.structs.replace(outer, places=own)
+    if not own and [whose for whose, _ in held] == [CALLER]:
+        caller = terms.caller
+        usual = (caller.each_s, caller.room_s, terms.tenant.most)
+        outer = msgspec.structs.replace(outer, usual=usual)
+    return outer, inner
 
 
 def bucket_of(caller: TenantContext) -> str:

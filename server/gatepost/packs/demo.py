@@ -92,12 +92,7 @@ async def save_csv(
     rows: Annotated[list[Row], Field(description="The invoice lines", max_length=100_000)],
 ) -> str:
     """Save parsed invoice data as a CSV file to the shared drive."""
-    if not FILENAME.fullmatch(filename):
-        message = (
-            "`filename` should start with a letter or digit and hold nothing but letters, digits, "
-            "spaces, `.`, `_` and `-` (at most 100 characters, no folders)."
-        )
-        raise ToolFailure("validation", message, field="filename")
+    name = _named(filename)
     file = io.StringIO(newline="")
     writer = csv.writer(file)
     writer.writerow(("date", "amount", "vendor"))
@@ -105,10 +100,39 @@ async def save_csv(
         (_cell(row.get("date", "")), row.get("amount", ""), _cell(row.get("vendor", "")))
         for row in rows
     )
-    path = await ctx.workspace.write(
-        f"{filename.removesuffix('.csv')}.csv", file.getvalue().encode()
-    )
+    path = await ctx.workspace.write(name, file.getvalue().encode())
     return f"CSV saved to {path} ({len(rows)} {'row' if len(rows) == 1 else 'rows'})"
+
+
+@pack.tool(
+    title="Delete CSV",
+    scopes={"files:write"},
+    read_only=False,
+    destructive=True,
+    idempotent=False,
+    open_world=False,
+    approval=True,
+)
+async def delete_csv(
+    ctx: CallContext,
+    filename: Annotated[str, Field(description="File to delete, without extension")],
+) -> str:
+    """Delete a CSV file from the shared drive for good; a person has to approve it first."""
+    name = _named(filename)
+    if not await ctx.workspace.delete(name):
+        raise ToolFailure("not_found", f"There is no file {name}.", field="filename")
+    return f"CSV deleted: {name}"
+
+
+def _named(filename: str) -> str:
+    """The file of that name; raises ToolFailure for what is no name."""
+    if not FILENAME.fullmatch(filename):
+        message = (
+            "`filename` should start with a letter or digit and hold nothing but letters, digits, "
+            "spaces, `.`, `_` and `-` (at most 100 characters, no folders)."
+        )
+        raise ToolFailure("validation", message, field="filename")
+    return f"{filename.removesuffix('.csv')}.csv"
 
 
 def _cell(value: str) -> str:

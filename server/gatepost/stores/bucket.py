@@ -26,7 +26,21 @@ class Buckets:
 
     def spend(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:
         """See `TenantRelay.spend`; *now* in seconds of any clock that never goes back."""
-        return self.spend_all(((bucket, 1 / rate, burst / rate),), now)[0]
+        return self.take(bucket, 1 / rate, burst / rate, now)
+
+    def take(self, bucket: Hashable, each_s: float, room_s: float, now: float) -> float:
+        """The same by the seconds that one takes, and those until it is full from empty."""
+        kept = self._full_at
+        full_at = kept.get(bucket, now)
+        full_at = (full_at if full_at > now else now) + each_s
+        wait = full_at - now - room_s
+        if wait > WITHIN:
+            return wait
+        if len(kept) >= self._most and bucket not in kept:
+            self._make_room(now, 1)
+            kept = self._full_at
+        kept[bucket] = full_at
+        return 0.0
 
     def spend_all(
         self, wanted: Sequence[Terms], now: float, *, take: bool = True

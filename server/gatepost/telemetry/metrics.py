@@ -73,6 +73,8 @@ class Meter:
         self._tenants = Names(cells, _TENANTS)
         self._tool_at = self._tools.places
         self._tenant_at: dict[str, int] | None = None
+        self.tells_tenants = False
+        """Whether calls are told by tenant."""
 
     @classmethod
     def alone(cls) -> "Meter":
@@ -95,6 +97,7 @@ class Meter:
         """The names that may be labels from now on; *tenants* None: calls are not told by them."""
         self._tools.learn(sorted(tools))
         self._tenant_at = None
+        self.tells_tenants = tenants is not None
         if tenants is not None:
             named = sorted(tenants)
             self._tenants.learn(named)

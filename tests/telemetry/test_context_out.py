@@ -1,0 +1,144 @@
+"""Who is told our trace context: callers that brought one, and servers that are named."""
+
+import contextlib
+import threading
+from collections.abc import Iterator
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from tests.support.door import result
+from tests.support.idp import Idp
+from tests.telemetry import asking
+from tests.telemetry.collector import Collector
+from tests.tenancy.house import House, house, issuer
+
+PARENT = "00-4bf92f3577b34da6a3ce929d0e0e4736-00f067aa0ba902b7-01"
+CAPABLE = {"io.modelcontextprotocol/clientCapabilities": {"elicitation": {}}}
+
+
+class Server(ThreadingHTTPServer):
+    """Answers 200 and keeps the `traceparent` of each request."""
+
+    def __init__(self) -> None:
+        heard = self.heard = list[str | None]()
+
+        class Handler(BaseHTTPRequestHandler):
+            def do_GET(self) -> None:
+                heard.append(self.headers.get("traceparent"))
+                self.send_response(200)
+                self.send_header("content-length", "0")
+                self.end_headers()
+
+            def log_message(self, *_: object) -> None:
+                """Nothing."""
+
+        super().__init__(("127.0.0.1", 0), Handler)
+
+    @contextlib.contextmanager
+    def running(self) -> Iterator["Server"]:
+        thread = threading.Thread(target=self.serve_forever, daemon=True)
+        thread.start()
+        try:
+            yield self
+        finally:
+            self.shutdown()
+            self.server_close()
+            thread.join(5)
+
+
+class Site(NamedTuple):
+    house: House
+    collector: Collector
+    friend: Server
+    stranger: Server
+
+    def ask(self, tool: str, arguments: dict[str, Any], meta: dict[str, Any]) -> dict[str, Any]:
+        params = {"name": tool, "arguments": arguments, "_meta": meta}
+        answer = self.house.door.ask(self.house.token(org_id="acme"), "tools/call", params)
+        return result(answer)
+
+
+@pytest.fixture(scope="module")
+def site() -> Iterator[Site]:
+    with (
+        Idp() as idp,
+        Collector() as collector,
+        Server().running() as friend,
+        Server().running() as stranger,
+        pytest.MonkeyPatch.context() as patch,
+    ):
+        patch.setattr("gatepost.telemetry.otlp.EVERY_MS", 50)
+        near = [f"127.0.0.1:{one.server_port}" for one in (friend, stranger)]
+        config = {
+            "telemetry": {
+                "otlp_endpoint": collector.url,
+                "logs": False,
+                "propagate_to": [f"http://{near[0]}"],
+            },
+            "network": {"allow_hosts": near},
+            "tools": {"packs": ["demo"], "load": [str(Path(asking.__file__))]},
+            "tenancy": {"create_on_first_use": True},
+        }
+        with house(idp, [issuer(idp)], **config) as found:
+            yield Site(found, collector, friend, stranger)
+
+
+def asked(answer: dict[str, Any]) -> dict[str, Any]:
+    """The parameters of the one question in an answer."""
+    assert answer["resultType"] == "input_required"
+    [request] = answer["inputRequests"].values()
+    params: dict[str, Any] = request["params"]
+    return params
+
+
+def test_a_caller_that_takes_part_is_told_ours_and_its_answer_still_counts(site: Site) -> None:
+    """In the question's `_meta`; the next round, with another span, takes the answer."""
+    first = site.ask("name_yourself", {}, {**CAPABLE, "traceparent": PARENT})
+    told = asked(first)["_meta"]["traceparent"]
+    span = site.collector.span("tools/call name_yourself")
+
+    assert told == f"00-{span.trace_id.hex()}-{span.span_id.hex()}-01"
+    [key] = first["inputRequests"]
+    params = {
+        "name": "name_yourself",
+        "arguments": {},
+        "_meta": {**CAPABLE, "traceparent": PARENT},
+        "inputResponses": {key: {"action": "accept", "content": {"name": "Ada"}}},
+        "requestState": first["requestState"],
+    }
+    answer = site.house.door.ask(site.house.token(org_id="acme"), "tools/call", params)
+    assert result(answer)["content"][0]["text"] == "Ada"
+
+
+def test_a_caller_that_does_not_is_told_nothing(site: Site) -> None:
+    """Its questions look as if nobody traced."""
+    assert "_meta" not in asked(site.ask("name_yourself", {}, CAPABLE))
+
+
+def test_only_servers_that_are_named_are_told(site: Site) -> None:
+    """A stranger learns nothing, not even that somebody traces."""
+    for server in (site.friend, site.stranger):
+        url = f"http://127.0.0.1:{server.server_port}/page"
+        assert site.ask("fetch", {"url": url}, {})["isError"] is False
+    span = site.collector.span("tools/call fetch")
+
+    assert site.stranger.heard == [None]
+    [told] = site.friend.heard
+    assert told is not None
+    assert told.endswith("-01")
+    assert told.split("-")[1] in {one.trace_id.hex() for one in site.collector.spans}
+    assert span.kind == span.SPAN_KIND_SERVER
+
+
+def test_a_tool_that_another_one_calls_is_a_span_below(site: Site) -> None:
+    """Of the same trace, by the name of the convention for tools."""
+    assert site.ask("pass_on", {}, {})["content"][0]["text"] == "done"
+    outer = site.collector.span("tools/call pass_on")
+    inner = site.collector.span("execute_tool echo")
+
+    assert inner.trace_id == outer.trace_id
+    assert inner.parent_span_id == outer.span_id
+    assert inner.kind == inner.SPAN_KIND_INTERNAL
