@@ -75,6 +75,7 @@ def test_a7_a_call_of_a_session_says_that_it_waits(talk: Talk, folder: Path) -> 
     assert text(talk.of(call)) == "one"
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("A7", "K-09")
 def test_a7_a_modern_call_becomes_a_task(talk: Talk, folder: Path) -> None:
     """As over HTTP; it is looked at until it is over."""
