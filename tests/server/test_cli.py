@@ -137,13 +137,14 @@ def test_check_is_content_with_a_good_file(tmp_path: Path) -> None:
         'listen.trusted_proxies = ["10.0.0.0/8"]\n'
         'keys.ring = "file:keyring.json"\n'
         'tools.packs = ["demo"]\n'
-        'issuers = [{ issuer = "https://id.example.com", tenant = { value = "acme" } }]\n'
+        'issuers = [{ issuer = "https://id.example.com", tenant = { value = "acme" },'
+        ' roles = { approver = { claim = "roles", value = "approver" } } }]\n'
     )
     done = finished(run("check", cwd=tmp_path))
 
     assert (code_of(done), done.stderr) == (0, "")
     assert done.stdout == (
-        "Fine: https://mcp.example.com/mcp, 1 issuer, 4 tools, 2 resources, 1 prompt."
+        "Fine: https://mcp.example.com/mcp, 1 issuer, 5 tools, 2 resources, 1 prompt."
     )
 
 
