@@ -22,8 +22,8 @@ WITHIN_S = 30
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    with open_site() as site:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with open_site(tmp_path_factory.mktemp("site")) as site:
         yield site
 
 
