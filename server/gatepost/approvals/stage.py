@@ -150,8 +150,7 @@ class Approval:
         if request.state == "used":
             proceed = _spent
         else:
-            if request.edited is not None:
-                call = replace(call, arguments=self._edited(case))
+            call = replace(call, arguments=self._approved(case, call))
             await self._lasts(case, tool)
         arguments = tool.check(call.arguments)
         work = Work(
@@ -180,15 +179,21 @@ class Approval:
         outcome = _worded(outcome)
         return outcome if request.edited is None else _telling(outcome, request.edited)
 
-    def _edited(self, case: Case) -> bytes:
-        opened = self._desk.cabinet.open(case.record)
-        if opened is None or opened.edited is None:
+    def _approved(self, case: Case, call: Call) -> bytes:
+        """
+        What the page showed, not what came with this try: the same arguments may be spelt with
+        other digits (`digest_of`), and a tool that hands them on as they are would pass those on.
+        """
+        opened, is_edited = self._desk.cabinet.open(case.record), case.request.edited is not None
+        if opened is not None and opened.edited is not None:
+            return opened.edited
+        if is_edited:
             raise ToolFailure(
                 "denied",
                 "A person approved this call with other arguments, and the key that keeps them is "
                 "gone. It was not run.",
             )
-        return opened.edited
+        return call.arguments if opened is None else opened.arguments
 
     async def _lasts(self, case: Case, tool: Tool) -> None:
         """Keep the approval in force while the tool runs: it must not expire under it."""
