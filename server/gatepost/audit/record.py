@@ -19,7 +19,6 @@ Kind = Literal[
     "secret",
     "signin",
     "tenant_mismatch",
-    "shared_audience",
     "tenant",
     "key",
     "erasure",
@@ -103,9 +102,7 @@ decode_person = msgspec.json.Decoder(Person).decode
 
 def person_of(caller: TenantContext) -> Person:
     """The caller as a record names it."""
-    claims = caller.claims
-    name = claims.get("name") or claims.get("preferred_username") or claims.get("email") or ""
-    return Person(*map(text, (caller.issuer, caller.subject, caller.client_id or "", name)))
+    return Person(*map(text, (caller.issuer, caller.subject, caller.client_id or "", caller.name)))
 
 
 def draft(body: Body, private: Mapping[str, str], subject: str | None = None) -> Draft:

@@ -113,14 +113,6 @@ def filled(fields: Sequence[Field], form: Mapping[str, str]) -> Filled:
     return Filled(changed=changed, removed=frozenset(removed), fields=tuple(after))
 
 
-def with_mistake(fields: Sequence[Field], name: str, sentence: str) -> tuple[Field, ...]:
-    """The same fields, the one of that name with what is wrong with it."""
-    return tuple(
-        msgspec.structs.replace(field, mistake=sentence) if field.name == name else field
-        for field in fields
-    )
-
-
 def plain(value: Any) -> Any:
     """A decoded value with ordinary numbers."""
     if isinstance(value, Number):
