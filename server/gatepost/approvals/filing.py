@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gatepost.approvals import verbatim
+from gatepost.approvals.condition import seen_of
 from gatepost.approvals.policy import Need
 from gatepost.approvals.request import Request, Undecidable, party_of
 from gatepost.guard.once import digest_of
@@ -36,6 +37,8 @@ class File(msgspec.Struct, frozen=True):
     digest: bytes
     """Of the arguments."""
     timeout_s: float
+    caller: dict[str, Any] = {}
+    """As conditions see it, for arguments that a person writes."""
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -133,7 +136,7 @@ class Cabinet:
             destructive=tool.annotations.destructive_hint is True,
         )
         digest = self.digest(tool, call.arguments)
-        file = File(request, policy, digest, need.timeout_s)
+        file = File(request, policy, digest, need.timeout_s, seen_of(caller))
         return ApprovalRecord(
             id=request.id,
             meets=self.binding(call, tool, digest, policy),

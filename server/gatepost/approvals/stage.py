@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from msgspec.structs import replace
 
-from gatepost.approvals.condition import subject_of
+from gatepost.approvals.condition import seen_of, subject_of
 from gatepost.approvals.desk import Desk
 from gatepost.approvals.filing import Case, check_readable
 from gatepost.approvals.policy import Demand
@@ -86,12 +86,12 @@ class Approval:
         self, demand: Demand, call: Call, tool: Tool, arguments: Any, proceed: Next
     ) -> Outcome:
         check_readable(call.arguments)
-        subject = subject_of(call.caller, tool, call.arguments, arguments)
+        subject = subject_of(seen_of(call.caller), tool, call.arguments, arguments)
         need = demand.need(subject)
         if need is None:
             return await proceed(call, tool, arguments)
         self._check(call)
-        granted = await self._desk.granting.use(call, tool, subject, demand.version)
+        granted = await self._desk.granting.use(call, tool, subject, demand)
         if granted is not None:
             remark("grant", granted)
             return await proceed(call, tool, arguments)
