@@ -8,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from gatepost.approvals import scripts
+from gatepost.approvals.condition import subject_of
 from gatepost.approvals.filing import Cabinet, Case, Sealed, case_of, merged
 from gatepost.approvals.grants import Granting
 from gatepost.approvals.herald import Herald
@@ -29,6 +30,7 @@ from gatepost.stores.api import Records
 from gatepost.stores.approvals import EVERYBODY, Approvals, Whose
 from gatepost.tools.api import Tool, ToolFailure
 from gatepost.tools.redaction import Redaction
+from gatepost_authz.caller import SubjectKind
 
 MOST_REASON = 1_000
 PAGE = 50
@@ -285,10 +287,18 @@ class Desk:
         if self.cabinet.digest(tool, arguments) == case.file.digest:
             return {}
         try:
-            tool.check(arguments)
+            checked = tool.check(arguments)
         except ToolFailure as refused:
             words = self.cabinet.clean(request.tenant, refused.failure.message)
             raise Undecidable(f"The tool does not take these arguments: {words}") from None
+        subject = subject_of(case.file.caller, tool, arguments, checked)
+        need = self.plan[request.tool].need(subject)
+        kind: SubjectKind = "user" if case.record.subject_kind == "user" else "client"
+        if need is not None and not need.within(kind, request.needed, request.by):
+            raise Undecidable(
+                "With these arguments the call needs more people, or others, than this request "
+                "asks. Reject it, and let the call be made with them."
+            )
         kept = self.cabinet.seal(request.id, Sealed(sealed.arguments, arguments))
         shown = self.cabinet.shown(request.tenant, tool, arguments)
         return {"sealed": kept, "edited": shown}

@@ -9,6 +9,8 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from gatepost.approvals import verbatim
+from gatepost.approvals.condition import seen_of
 from gatepost.approvals.policy import Need
 from gatepost.approvals.request import Request, Undecidable, party_of
 from gatepost.guard.once import digest_of
@@ -35,6 +37,8 @@ class File(msgspec.Struct, frozen=True):
     digest: bytes
     """Of the arguments."""
     timeout_s: float
+    caller: dict[str, Any] = {}
+    """As conditions see it, for arguments that a person writes."""
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -132,7 +136,7 @@ class Cabinet:
             destructive=tool.annotations.destructive_hint is True,
         )
         digest = self.digest(tool, call.arguments)
-        file = File(request, policy, digest, need.timeout_s)
+        file = File(request, policy, digest, need.timeout_s, seen_of(caller))
         return ApprovalRecord(
             id=request.id,
             meets=self.binding(call, tool, digest, policy),
@@ -210,17 +214,23 @@ def merged(edited: bytes, shown: bytes, original: bytes) -> bytes:
     Raises Undecidable where a mark of something withheld is nowhere it was.
     """
     try:
-        wanted = msgspec.json.decode(edited)
-    except (msgspec.DecodeError, RecursionError):
+        wanted = verbatim.decoded(edited)
+    except ValueError:
         raise Undecidable("The edited arguments are not JSON.") from None
     if not isinstance(wanted, dict):
         raise Undecidable("The edited arguments are not a JSON object.")
     try:
-        return msgspec.json.encode(
-            _restored(wanted, msgspec.json.decode(shown), msgspec.json.decode(original), "")
-        )
+        whole = _restored(wanted, verbatim.decoded(shown), verbatim.decoded(original), "")
+        arguments = verbatim.encoded(whole)
     except RecursionError:
         raise Undecidable("The edited arguments are nested too deeply.") from None
+    except UnicodeEncodeError:
+        raise Undecidable("The edited arguments are not JSON.") from None
+    try:
+        check_readable(arguments)
+    except ToolFailure as refused:
+        raise Undecidable(refused.failure.message) from None
+    return arguments
 
 
 def _restored(wanted: Any, shown: Any, original: Any, place: str) -> Any:

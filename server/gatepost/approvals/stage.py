@@ -8,7 +8,7 @@ from typing import Any
 import structlog
 from msgspec.structs import replace
 
-from gatepost.approvals.condition import subject_of
+from gatepost.approvals.condition import seen_of, subject_of
 from gatepost.approvals.desk import Desk
 from gatepost.approvals.filing import Case, check_readable
 from gatepost.approvals.policy import Demand
@@ -86,12 +86,12 @@ class Approval:
         self, demand: Demand, call: Call, tool: Tool, arguments: Any, proceed: Next
     ) -> Outcome:
         check_readable(call.arguments)
-        subject = subject_of(call.caller, tool, call.arguments, arguments)
+        subject = subject_of(seen_of(call.caller), tool, call.arguments, arguments)
         need = demand.need(subject)
         if need is None:
             return await proceed(call, tool, arguments)
         self._check(call)
-        granted = await self._desk.granting.use(call, tool, subject, demand.version)
+        granted = await self._desk.granting.use(call, tool, subject, demand)
         if granted is not None:
             remark("grant", granted)
             return await proceed(call, tool, arguments)
@@ -150,8 +150,7 @@ class Approval:
         if request.state == "used":
             proceed = _spent
         else:
-            if request.edited is not None:
-                call = replace(call, arguments=self._edited(case))
+            call = replace(call, arguments=self._approved(case, call))
             await self._lasts(case, tool)
         arguments = tool.check(call.arguments)
         work = Work(
@@ -180,15 +179,21 @@ class Approval:
         outcome = _worded(outcome)
         return outcome if request.edited is None else _telling(outcome, request.edited)
 
-    def _edited(self, case: Case) -> bytes:
-        opened = self._desk.cabinet.open(case.record)
-        if opened is None or opened.edited is None:
+    def _approved(self, case: Case, call: Call) -> bytes:
+        """
+        What the page showed, not what came with this try: the same arguments may be spelt with
+        other digits (`digest_of`), and a tool that hands them on as they are would pass those on.
+        """
+        opened, is_edited = self._desk.cabinet.open(case.record), case.request.edited is not None
+        if opened is not None and opened.edited is not None:
+            return opened.edited
+        if is_edited:
             raise ToolFailure(
                 "denied",
                 "A person approved this call with other arguments, and the key that keeps them is "
                 "gone. It was not run.",
             )
-        return opened.edited
+        return call.arguments if opened is None else opened.arguments
 
     async def _lasts(self, case: Case, tool: Tool) -> None:
         """Keep the approval in force while the tool runs: it must not expire under it."""

@@ -57,6 +57,11 @@ def oneline(text: str, most: int = 160) -> str:
     return head[:most] + "…" if len(text) > most else head
 
 
+def spelt(encoded: str) -> str:
+    """JSON that says the same and hides nothing, for a field that somebody edits."""
+    return _UNUSUAL.sub(_spelt, encoded)
+
+
 def hidden(text: str) -> int:
     """How many characters of the text are shown as escapes."""
     return sum(1 for piece in pieces(text) if piece.kind == "escape")
@@ -71,6 +76,15 @@ def _piece(found: str) -> Piece | None:
     form = f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
     name = unicodedata.name(found, "") or _category(found)
     return Piece(_SHORT.get(found, form), "escape", f"U+{code:04X} {name}".strip())
+
+
+def _spelt(match: re.Match[str]) -> str:
+    found = match.group()
+    piece = _piece(found)
+    if piece is None or piece.kind == "secret":
+        return found
+    units = found.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
 
 
 def _selects(one: str) -> bool:
