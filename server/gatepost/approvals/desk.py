@@ -1,5 +1,6 @@
 """Where people decide: what waits, what was decided, and what was granted beforehand."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -176,14 +177,17 @@ class Desk:
         await self.herald.request("rejected", changed.request, by, on_record=True)
         return changed.request
 
-    async def withdraw(self, tenant: str, whose: Whose = EVERYBODY) -> int:
+    async def withdraw(
+        self, tenant: str, whose: Whose = EVERYBODY, *, until: float = math.inf
+    ) -> int:
         """
-        End what these callers wait for, what was approved for them and not used, and their grants;
-        how many of all there were.
+        End what these callers wait for, what was approved for them and not used, and their grants,
+        as far as it was made *until* then; how many of all there were.
         """
-        count = await self.granting.revoke_of(tenant, whose)
+        count = await self.granting.revoke_of(tenant, whose, until)
         for record in await self._of(tenant).undecided(whose):
-            count += await self._end(case_of(record), "withdrawn") is not None
+            if record.created_at <= until:
+                count += await self._end(case_of(record), "withdrawn") is not None
         return count
 
     async def grants(self, tenant: str) -> list[Grant]:

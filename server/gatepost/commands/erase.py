@@ -9,7 +9,7 @@ import click
 
 from gatepost.audit.erasure import Erasure as Record
 from gatepost.commands.configuration import administrator, config_option
-from gatepost.commands.stores import Stores, at_stores, checked, configured
+from gatepost.commands.stores import EVERY_TENANT, Stores, at_stores, checked, configured
 from gatepost.cutoffs.order import revocation, suspension
 from gatepost.cutoffs.watch import tell
 from gatepost.erasure import Erasure, Found, Unfinished
@@ -124,7 +124,10 @@ async def forgotten(whom: Whom, yes: bool, reason: str, stores: Stores) -> bool:
     click.echo(f"removed {gone} records")
     click.echo("Files in the tenant's workspace are no one person's, and stay.")
     if stores.keyring is not None:
-        details = await Record(records, stores.keyring).erase_subject(tenant_id, issuer, subject)
+        record = Record(records, stores.keyring)
+        # Also where that stands which concerns no tenant alone, as a revocation by subject.
+        both = (tenant_id, EVERY_TENANT)
+        details = sum([await record.erase_subject(one, issuer, subject) for one in both])
         click.echo(f"erased the details of {details} records of what happened")
         await stores.note(tenant_id, "tenant", "person erased", reason=reason)
     elif await records.of(tenant_id).trail.head() is not None:
