@@ -107,10 +107,11 @@ class Cabinet:
         return hashlib.sha256(self._keyring.sign(KEYED, digest).encode()).digest()
 
     def binding(self, call: Call, tool: Tool, digest: bytes, policy: str) -> bytes:
-        """What an approval is bound to: caller, client, tool, arguments and policy."""
+        """What an approval is bound to: caller, client, actor, tool, arguments and policy."""
         caller = call.caller
         # As JSON, so that no choice of ids makes two different calls the same.
-        named = (*caller.principal_key, caller.client_id, tool.name, digest.hex(), policy)
+        who = (*caller.principal_key, caller.client_id, caller.actor)
+        named = (*who, tool.name, digest.hex(), policy)
         return hashlib.sha256(msgspec.json.encode(named)).digest()
 
     def filed(self, call: Call, tool: Tool, need: Need, policy: str, now: float) -> ApprovalRecord:
