@@ -282,11 +282,11 @@ class Desk:
             return {}
         try:
             tool.check(arguments)
+            shown = self.cabinet.shown(request.tenant, tool, arguments)
         except ToolFailure as refused:
             words = self.cabinet.clean(request.tenant, refused.failure.message)
             raise Undecidable(f"The tool does not take these arguments: {words}") from None
         kept = self.cabinet.seal(request.id, Sealed(sealed.arguments, arguments))
-        shown = self.cabinet.shown(request.tenant, tool, arguments)
         return {"sealed": kept, "edited": shown}
 
     def _words(self, tenant: str, reason: str) -> str:
