@@ -297,6 +297,7 @@ class Desk:
             return {}
         try:
             checked = tool.check(arguments)
+            shown = self.cabinet.shown(request.tenant, tool, arguments)
         except ToolFailure as refused:
             words = self.cabinet.clean(request.tenant, refused.failure.message)
             raise Undecidable(f"The tool does not take these arguments: {words}") from None
@@ -309,7 +310,6 @@ class Desk:
                 "asks. Reject it, and let the call be made with them."
             )
         kept = self.cabinet.seal(request.id, Sealed(sealed.arguments, arguments))
-        shown = self.cabinet.shown(request.tenant, tool, arguments)
         return {"sealed": kept, "edited": shown}
 
     def _words(self, tenant: str, reason: str) -> str:
