@@ -63,6 +63,30 @@ async def test_a_grant_passes_what_its_giver_could_approve_alone() -> None:
     assert kind(await replica.call(what="d", amount=7000)) == ""
 
 
+DELEGATE = a_caller(actor="agent")
+
+
+async def test_what_is_approved_for_somebody_is_not_for_whoever_acts_for_them() -> None:
+    """A delegate with the person's client used their approval, and their grants."""
+    replica = Bureau(require=["act"]).replica()
+    request = await replica.asked(what="a")
+    await replica.desk.approve(ACME, request.id, BOB, grant=GrantTerms(uses=9, when="true"))
+
+    delegated = await replica.asked(caller=DELEGATE, what="a")
+
+    assert delegated.caller.actor == "agent"
+    assert kind(await replica.call(what="b")) == ""
+
+
+async def test_whoever_makes_a_call_for_somebody_does_not_approve_it() -> None:
+    """The approver Bob acted for Alice, and approved his own call as himself."""
+    replica = Bureau(require=["act"]).replica()
+    request = await replica.asked(caller=a_caller(actor=BOB.subject), what="a")
+
+    with pytest.raises(Undecidable, match="You made this call"):
+        await replica.desk.approve(ACME, request.id, BOB)
+
+
 WITHIN = "arguments.a.all(y, x == y)"
 HIDDEN = {
     "behind a comment": "arguments.a.all//\n(x, arguments.a.all//\n(y, x == y))",

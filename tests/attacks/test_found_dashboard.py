@@ -10,6 +10,7 @@ from gatepost.approvals.filing import MOST_ARGUMENTS, merged
 from gatepost.approvals.request import Undecidable
 from gatepost.approvals.verbatim import decoded
 from gatepost.dashboard.assets import Assets
+from gatepost.dashboard.glyph import MOST_MARKS, hidden, spelt
 from gatepost.dashboard.reading import read
 from gatepost.dashboard.revision import Field, Filled, fields_of, filled
 from gatepost.dashboard.view import View
@@ -105,3 +106,21 @@ def test_a_text_in_a_table_is_told_from_a_number() -> None:
 
     assert node.kind == "table"
     assert str(pieces.value(node)).count('<span class="kind">text</span>') == 1
+
+
+@pytest.mark.parametrize("mark", ["\u0336", "\u20dd", "\u0301" * 30, "\U0001d159"], ids=ascii)
+def test_no_mark_paints_over_what_runs(mark: str) -> None:
+    """Words struck out, enclosed, or under a pile of accents of the line below them."""
+    text = f"rm{mark} -rf"
+
+    assert hidden(text) >= len(mark) - MOST_MARKS
+    assert hidden(text)
+    assert decoded(spelt(json.dumps(text, ensure_ascii=False)).encode()) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["e\u0301", "\u1ebf", "e\u0302\u0301", "שָׁלוֹם", "ที่นี่", "क्षि"], ids=ascii
+)
+def test_letters_of_all_languages_stay_letters(text: str) -> None:
+    """Accents as people write them are no attack."""
+    assert not hidden(text)

@@ -22,6 +22,7 @@ from gatepost.approvals.request import (
     Operator,
     Request,
     Undecidable,
+    Verdict,
     party_of,
 )
 from gatepost.approvals.settings import ApprovalsSettings
@@ -136,9 +137,9 @@ class Desk:
             if grant is not None:
                 self.granting.check(case, grant, edited)
             changed = self._approved(case, by, edited, self._words(tenant, reason))
-            if await self._of(tenant).replace(changed.record):
+            if await self._kept("approved", changed, by):
                 break
-        await self.herald.request("approved", changed.request, by)
+        await self.herald.request("approved", changed.request, by, on_record=True)
         if grant is not None:
             await self.granting.give(changed, grant, by)
         return changed.request
@@ -171,9 +172,9 @@ class Desk:
                 decisions=(*case.request.decisions, verdict),
                 sealed=None,
             )
-            if await self._of(tenant).replace(changed.record):
+            if await self._kept("rejected", changed, by):
                 break
-        await self.herald.request("rejected", changed.request, by)
+        await self.herald.request("rejected", changed.request, by, on_record=True)
         return changed.request
 
     async def withdraw(
@@ -226,6 +227,14 @@ class Desk:
             return None
         revision = changed.record.revision + 1
         return Case(msgspec.structs.replace(changed.record, revision=revision), changed.file)
+
+    async def _kept(self, verdict: Verdict, changed: Case, by: Approver) -> bool:
+        """Put a decision on record and keep it; False when the request changed meanwhile."""
+        await self.herald.record(verdict, changed.request, by)
+        if await self._of(changed.request.tenant).replace(changed.record):
+            return True
+        await self.herald.record("void", changed.request, by)
+        return False
 
     def _of(self, tenant: str) -> Approvals:
         return self.records.of(tenant).approvals
@@ -288,6 +297,7 @@ class Desk:
             return {}
         try:
             checked = tool.check(arguments)
+            shown = self.cabinet.shown(request.tenant, tool, arguments)
         except ToolFailure as refused:
             words = self.cabinet.clean(request.tenant, refused.failure.message)
             raise Undecidable(f"The tool does not take these arguments: {words}") from None
@@ -300,7 +310,6 @@ class Desk:
                 "asks. Reject it, and let the call be made with them."
             )
         kept = self.cabinet.seal(request.id, Sealed(sealed.arguments, arguments))
-        shown = self.cabinet.shown(request.tenant, tool, arguments)
         return {"sealed": kept, "edited": shown}
 
     def _words(self, tenant: str, reason: str) -> str:

@@ -13,6 +13,7 @@ from gatepost.approvals import verbatim
 from gatepost.approvals.condition import seen_of
 from gatepost.approvals.policy import Need
 from gatepost.approvals.request import Request, Undecidable, party_of
+from gatepost.approvals.sight import hides_arguments, hides_words
 from gatepost.guard.once import digest_of
 from gatepost.keyring import KeyRing
 from gatepost.redaction import document
@@ -27,6 +28,11 @@ PURPOSE, KEYED = "approval arguments", "approval digest"
 
 MARK = "[REDACTED:"
 """What stands in the place of a secret begins so."""
+
+WITHHELD = (
+    "A person has to approve this call and would not see all of it: what looks like a private key "
+    "is none, or the value of a secret argument stands in another one as well."
+)
 
 
 class File(msgspec.Struct, frozen=True):
@@ -107,10 +113,11 @@ class Cabinet:
         return hashlib.sha256(self._keyring.sign(KEYED, digest).encode()).digest()
 
     def binding(self, call: Call, tool: Tool, digest: bytes, policy: str) -> bytes:
-        """What an approval is bound to: caller, client, tool, arguments and policy."""
+        """What an approval is bound to: caller, client, actor, tool, arguments and policy."""
         caller = call.caller
         # As JSON, so that no choice of ids makes two different calls the same.
-        named = (*caller.principal_key, caller.client_id, tool.name, digest.hex(), policy)
+        who = (*caller.principal_key, caller.client_id, caller.actor)
+        named = (*who, tool.name, digest.hex(), policy)
         return hashlib.sha256(msgspec.json.encode(named)).digest()
 
     def filed(self, call: Call, tool: Tool, need: Need, policy: str, now: float) -> ApprovalRecord:
@@ -168,17 +175,24 @@ class Cabinet:
         return None if opened is None else _sealed(opened)
 
     def shown(self, tenant: str, tool: Tool, arguments: bytes) -> bytes:
-        """Arguments as people may see them: without secrets of the tenant, or written in them."""
+        """
+        Arguments as people may see them: without secrets of the tenant, or written in them.
+
+        ToolFailure where more would be withheld than secrets.
+        """
         written = [
             (next((step for step in reversed(path) if step is not None), "argument").upper(), text)
             for path in tool.secret_arguments
             for text in literals((path,), arguments)
         ]
         redactor = self._redaction.of(tenant)
+        before = shown = document.cleaned(arguments, redactor) or arguments
         if written:
-            redactor = redactor.with_values(written)
-        shown = document.cleaned(arguments, redactor)
-        return arguments if shown is None else shown
+            shown = document.cleaned(arguments, redactor.with_values(written)) or arguments
+        texts = [text for _, text in written]
+        if hides_words(arguments, shown) or hides_arguments(arguments, before, shown, texts):
+            raise ToolFailure("validation", WITHHELD)
+        return shown
 
     def clean(self, tenant: str, text: str) -> str:
         """A person's words without secrets."""

@@ -123,9 +123,12 @@ class Granting:
         grants = self._records.of(caller.tenant_id).grants
         digest = None
         for record in await grants.of(tool.name, caller.issuer, caller.subject, now):
-            whom = (record.subject_kind, record.client_id)
             given = _decode(record.details)
-            if whom != (caller.subject_kind, caller.client_id) or given.policy != demand.version:
+            whom = (record.subject_kind, record.client_id, given.grant.caller.actor)
+            if (
+                whom != (caller.subject_kind, caller.client_id, caller.actor)
+                or given.policy != demand.version
+            ):
                 continue
             operator = given.grant.by.kind == "operator"
             if not operator and not need.within(caller.subject_kind, 1, given.by):

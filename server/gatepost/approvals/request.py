@@ -37,6 +37,8 @@ class Party(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     """What people call them, where their token says it; else empty."""
     client_id: str | None = None
+    actor: str | None = None
+    """Who acts for them, as the token says (``act``, RFC 8693 section 4.1)."""
 
     @property
     def shown(self) -> str:
@@ -159,4 +161,5 @@ def party_of(who: Approver) -> Party:
         kind=who.subject_kind,
         name=who.name,
         client_id=who.client_id,
+        actor=who.actor,
     )

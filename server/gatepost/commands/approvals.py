@@ -166,6 +166,7 @@ def tell(request: Request) -> None:
         ("tool", f"{request.tool}  {request.title}".strip()),
         ("caller", who(request.caller)),
         ("client", request.caller.client_id or ""),
+        ("acting", request.caller.actor or ""),
         ("since", when(request.created_at)),
         ("until", when(request.until)),
         ("why", request.reason),

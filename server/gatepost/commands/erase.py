@@ -1,6 +1,7 @@
 """`gatepost tenant erase`: the end of a tenant, or of what is kept about one person of it."""
 
 import asyncio
+import sqlite3
 import time
 from pathlib import Path
 from typing import NamedTuple
@@ -10,19 +11,27 @@ import click
 from gatepost.audit.erasure import Erasure as Record
 from gatepost.commands.configuration import administrator, config_option
 from gatepost.commands.stores import EVERY_TENANT, Stores, at_stores, checked, configured
+from gatepost.config.references import plain
 from gatepost.cutoffs.order import revocation, suspension
 from gatepost.cutoffs.watch import tell
 from gatepost.erasure import Erasure, Found, Unfinished
 from gatepost.mcp.keeper import owner_of
 from gatepost.mcp.legacy import LIFETIME_S
 from gatepost.settings import Config
+from gatepost.stores.api import StoreUnavailable
+from gatepost.stores.backends import scheme_of
 from gatepost.stores.cutoffs import CutOff
 from gatepost.stores.estate import Person
+from gatepost.stores.sql.sqlite import let_go
 from gatepost_authz.caller import SubjectKind, TenantContext
 
 SETTLE_S = 2.0
 """When every server has shut a tenant whose database answers, twice as long as it takes."""
 LONGEST_S = 86_400.0
+STILL_THERE = (
+    "What was removed can still be read from the file beside the database (-wal), because somebody "
+    "reads the database at the moment. Do it again later."
+)
 NOT_YET = "Nothing is removed yet. To remove all of it, for good: --yes"
 
 
@@ -64,6 +73,19 @@ def erase(  # its options
     if not done:
         click.echo(NOT_YET, err=True)
         raise click.exceptions.Exit(1)
+    overwrite(plain(config.storage.database))
+
+
+def overwrite(database: str) -> None:
+    """Leave nothing of it in what SQLite keeps beside its file."""
+    if scheme_of(database) != "sqlite":
+        return
+    try:
+        done = let_go(database)
+    except (sqlite3.Error, StoreUnavailable):
+        done = False
+    if not done:
+        click.echo(STILL_THERE, err=True)
 
 
 async def erased(tenant_id: str, yes: bool, reason: str, config: Config, stores: Stores) -> bool:
