@@ -1,5 +1,6 @@
 """Where people decide: what waits, what was decided, and what was granted beforehand."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -21,6 +22,7 @@ from gatepost.approvals.request import (
     Operator,
     Request,
     Undecidable,
+    Verdict,
     party_of,
 )
 from gatepost.approvals.settings import ApprovalsSettings
@@ -135,9 +137,9 @@ class Desk:
             if grant is not None:
                 self.granting.check(case, grant, edited)
             changed = self._approved(case, by, edited, self._words(tenant, reason))
-            if await self._of(tenant).replace(changed.record):
+            if await self._kept("approved", changed, by):
                 break
-        await self.herald.request("approved", changed.request, by)
+        await self.herald.request("approved", changed.request, by, on_record=True)
         if grant is not None:
             await self.granting.give(changed, grant, by)
         return changed.request
@@ -170,19 +172,22 @@ class Desk:
                 decisions=(*case.request.decisions, verdict),
                 sealed=None,
             )
-            if await self._of(tenant).replace(changed.record):
+            if await self._kept("rejected", changed, by):
                 break
-        await self.herald.request("rejected", changed.request, by)
+        await self.herald.request("rejected", changed.request, by, on_record=True)
         return changed.request
 
-    async def withdraw(self, tenant: str, whose: Whose = EVERYBODY) -> int:
+    async def withdraw(
+        self, tenant: str, whose: Whose = EVERYBODY, *, until: float = math.inf
+    ) -> int:
         """
-        End what these callers wait for, what was approved for them and not used, and their grants;
-        how many of all there were.
+        End what these callers wait for, what was approved for them and not used, and their grants,
+        as far as it was made *until* then; how many of all there were.
         """
-        count = await self.granting.revoke_of(tenant, whose)
+        count = await self.granting.revoke_of(tenant, whose, until)
         for record in await self._of(tenant).undecided(whose):
-            count += await self._end(case_of(record), "withdrawn") is not None
+            if record.created_at <= until:
+                count += await self._end(case_of(record), "withdrawn") is not None
         return count
 
     async def grants(self, tenant: str) -> list[Grant]:
@@ -222,6 +227,14 @@ class Desk:
             return None
         revision = changed.record.revision + 1
         return Case(msgspec.structs.replace(changed.record, revision=revision), changed.file)
+
+    async def _kept(self, verdict: Verdict, changed: Case, by: Approver) -> bool:
+        """Put a decision on record and keep it; False when the request changed meanwhile."""
+        await self.herald.record(verdict, changed.request, by)
+        if await self._of(changed.request.tenant).replace(changed.record):
+            return True
+        await self.herald.record("void", changed.request, by)
+        return False
 
     def _of(self, tenant: str) -> Approvals:
         return self.records.of(tenant).approvals
@@ -284,6 +297,7 @@ class Desk:
             return {}
         try:
             checked = tool.check(arguments)
+            shown = self.cabinet.shown(request.tenant, tool, arguments)
         except ToolFailure as refused:
             words = self.cabinet.clean(request.tenant, refused.failure.message)
             raise Undecidable(f"The tool does not take these arguments: {words}") from None
@@ -296,7 +310,6 @@ class Desk:
                 "asks. Reject it, and let the call be made with them."
             )
         kept = self.cabinet.seal(request.id, Sealed(sealed.arguments, arguments))
-        shown = self.cabinet.shown(request.tenant, tool, arguments)
         return {"sealed": kept, "edited": shown}
 
     def _words(self, tenant: str, reason: str) -> str:

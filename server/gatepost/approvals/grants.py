@@ -1,9 +1,11 @@
 """Calls that are approved before they are made: for one caller and tool, until a time or count."""
 
+import math
 import secrets
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import asdict
 
 from gatepost.approvals.condition import BadCondition, Condition, Subject
 from gatepost.approvals.filing import Cabinet, Case
@@ -155,9 +157,18 @@ class Granting:
         await self._herald.grant("grant_revoked", _grant(found[0]), by)
         return True
 
-    async def revoke_of(self, tenant: str, whose: Whose) -> int:
-        """End those of these callers; how many there were."""
-        return await self._records.of(tenant).grants.revoke_of(whose)
+    async def revoke_of(self, tenant: str, whose: Whose, until: float) -> int:
+        """End those of these callers that were given *until* then; how many there were."""
+        grants = self._records.of(tenant).grants
+        if until == math.inf:
+            return await grants.revoke_of(whose)
+        wanted = {name: value for name, value in asdict(whose).items() if value is not None}
+        count = 0
+        for one in await grants.all(self._clock()):
+            theirs = all(getattr(one, name) == value for name, value in wanted.items())
+            if theirs and one.created_at <= until:
+                count += await grants.revoke(one.id)
+        return count
 
     def _condition(self, text: str) -> Condition:
         found = self._conditions.get(text)

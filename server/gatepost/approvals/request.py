@@ -155,13 +155,11 @@ def party_of(who: Approver) -> Party:
     """Somebody as pages show them."""
     if isinstance(who, Operator):
         return Party(subject=who.name, kind="operator")
-    claims = who.claims
-    name = claims.get("name") or claims.get("preferred_username") or claims.get("email") or ""
     return Party(
         subject=who.subject,
         issuer=who.issuer,
         kind=who.subject_kind,
-        name=name,
+        name=who.name,
         client_id=who.client_id,
         actor=who.actor,
     )

@@ -19,7 +19,6 @@ Kind = Literal[
     "secret",
     "signin",
     "tenant_mismatch",
-    "shared_audience",
     "tenant",
     "key",
     "erasure",
@@ -105,9 +104,13 @@ decode_person = msgspec.json.Decoder(Person).decode
 
 def person_of(caller: TenantContext) -> Person:
     """The caller as a record names it."""
-    claims = caller.claims
-    name = claims.get("name") or claims.get("preferred_username") or claims.get("email") or ""
-    named = (caller.issuer, caller.subject, caller.client_id or "", name, caller.actor or "")
+    named = (
+        caller.issuer,
+        caller.subject,
+        caller.client_id or "",
+        caller.name,
+        caller.actor or "",
+    )
     return Person(*map(text, named))
 
 

@@ -4,12 +4,13 @@ import asyncio
 import sqlite3
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from gatepost.audit.erasure import Erasure as Record
 from gatepost.commands.configuration import administrator, config_option
-from gatepost.commands.stores import Stores, at_stores, checked, configured
+from gatepost.commands.stores import EVERY_TENANT, Stores, at_stores, checked, configured
 from gatepost.config.references import plain
 from gatepost.cutoffs.order import revocation, suspension
 from gatepost.cutoffs.watch import tell
@@ -57,7 +58,7 @@ def erase(  # its options
     async def do(stores: Stores) -> bool:
         checked(tenant_id, config, await stores.records.estate.tenants())
         if subject:
-            return await forgotten(tenant_id, issuer, subject, yes, stores)
+            return await forgotten(Whom(tenant_id, issuer, subject), yes, reason, stores)
         return await erased(tenant_id, yes, reason, config, stores)
 
     try:
@@ -110,10 +111,7 @@ async def erased(tenant_id: str, yes: bool, reason: str, config: Config, stores:
         # Behind the others, so that who did it stays on record.
         await stores.note(tenant_id, "tenant", "erased", reason=reason)
     elif await records.of(tenant_id).trail.head() is not None:
-        raise click.ClickException(
-            "All but the details in the record of what happened is gone: without the key ring "
-            "(`keys.ring`) they cannot be erased in a way that can be proved."
-        )
+        raise unproven()
     click.echo(
         f"The tenant {tenant_id} is erased. It stays suspended until "
         f"`gatepost tenant resume {tenant_id}`."
@@ -121,8 +119,17 @@ async def erased(tenant_id: str, yes: bool, reason: str, config: Config, stores:
     return True
 
 
-async def forgotten(tenant_id: str, issuer: str, subject: str, yes: bool, stores: Stores) -> bool:
+class Whom(NamedTuple):
+    """One person of a tenant."""
+
+    tenant: str
+    issuer: str
+    subject: str
+
+
+async def forgotten(whom: Whom, yes: bool, reason: str, stores: Stores) -> bool:
     """Erase what is kept about one person; False when that was not wanted yet."""
+    tenant_id, issuer, subject = whom
     records, mine = stores.records, owned(tenant_id, issuer, subject)
     counted = await records.estate.count_of(tenant_id, mine)
     told = ", ".join(f"{number} {kind}" for kind, number in sorted(counted.items())) or "nothing"
@@ -137,12 +144,25 @@ async def forgotten(tenant_id: str, issuer: str, subject: str, yes: bool, stores
     while some := await records.estate.clear_of(tenant_id, mine):
         gone += some
     click.echo(f"removed {gone} records")
-    if stores.keyring is not None:
-        details = await Record(records, stores.keyring).erase_subject(tenant_id, issuer, subject)
-        click.echo(f"erased the details of {details} records of what happened")
-        await stores.note(tenant_id, "tenant", "person erased")
     click.echo("Files in the tenant's workspace are no one person's, and stay.")
+    if stores.keyring is not None:
+        record = Record(records, stores.keyring)
+        # Also where that stands which concerns no tenant alone, as a revocation by subject.
+        both = (tenant_id, EVERY_TENANT)
+        details = sum([await record.erase_subject(one, issuer, subject) for one in both])
+        click.echo(f"erased the details of {details} records of what happened")
+        await stores.note(tenant_id, "tenant", "person erased", reason=reason)
+    elif await records.of(tenant_id).trail.head() is not None:
+        raise unproven()
     return True
+
+
+def unproven() -> click.ClickException:
+    """Why the details of records stay."""
+    return click.ClickException(
+        "All but the details in the record of what happened is gone: without the key ring "
+        "(`keys.ring`) they cannot be erased in a way that can be proved."
+    )
 
 
 def owned(tenant_id: str, issuer: str, subject: str) -> Person:
