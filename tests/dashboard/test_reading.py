@@ -4,13 +4,12 @@ import json
 
 import pytest
 
+from gatepost.approvals.verbatim import compact, decoded
 from gatepost.dashboard.reading import (
     MOST_DEPTH,
     MOST_NODES,
     MOST_TEXT,
     Node,
-    compact,
-    decoded,
     laid_out,
     read,
     summary,

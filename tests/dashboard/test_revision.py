@@ -5,7 +5,7 @@ from typing import Any
 
 import pytest
 
-from gatepost.dashboard.reading import decoded
+from gatepost.approvals.verbatim import decoded
 from gatepost.dashboard.revision import Field, fields_of, filled
 
 SCHEMA: dict[str, Any] = {

@@ -9,8 +9,11 @@ from typing import Any
 import msgspec
 from msgspec.structs import replace
 
+from gatepost.approvals import verbatim
+from gatepost.approvals.condition import seen_of
 from gatepost.approvals.policy import Need
 from gatepost.approvals.request import Request, Undecidable, party_of
+from gatepost.approvals.sight import hides_arguments, hides_words
 from gatepost.guard.once import digest_of
 from gatepost.keyring import KeyRing
 from gatepost.redaction import document
@@ -26,6 +29,11 @@ PURPOSE, KEYED = "approval arguments", "approval digest"
 MARK = "[REDACTED:"
 """What stands in the place of a secret begins so."""
 
+WITHHELD = (
+    "A person has to approve this call and would not see all of it: what looks like a private key "
+    "is none, or the value of a secret argument stands in another one as well."
+)
+
 
 class File(msgspec.Struct, frozen=True):
     """What is kept in clear of one request."""
@@ -35,6 +43,8 @@ class File(msgspec.Struct, frozen=True):
     digest: bytes
     """Of the arguments."""
     timeout_s: float
+    caller: dict[str, Any] = {}
+    """As conditions see it, for arguments that a person writes."""
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -103,10 +113,11 @@ class Cabinet:
         return hashlib.sha256(self._keyring.sign(KEYED, digest).encode()).digest()
 
     def binding(self, call: Call, tool: Tool, digest: bytes, policy: str) -> bytes:
-        """What an approval is bound to: caller, client, tool, arguments and policy."""
+        """What an approval is bound to: caller, client, actor, tool, arguments and policy."""
         caller = call.caller
         # As JSON, so that no choice of ids makes two different calls the same.
-        named = (*caller.principal_key, caller.client_id, tool.name, digest.hex(), policy)
+        who = (*caller.principal_key, caller.client_id, caller.actor)
+        named = (*who, tool.name, digest.hex(), policy)
         return hashlib.sha256(msgspec.json.encode(named)).digest()
 
     def filed(self, call: Call, tool: Tool, need: Need, policy: str, now: float) -> ApprovalRecord:
@@ -132,7 +143,7 @@ class Cabinet:
             destructive=tool.annotations.destructive_hint is True,
         )
         digest = self.digest(tool, call.arguments)
-        file = File(request, policy, digest, need.timeout_s)
+        file = File(request, policy, digest, need.timeout_s, seen_of(caller))
         return ApprovalRecord(
             id=request.id,
             meets=self.binding(call, tool, digest, policy),
@@ -164,17 +175,24 @@ class Cabinet:
         return None if opened is None else _sealed(opened)
 
     def shown(self, tenant: str, tool: Tool, arguments: bytes) -> bytes:
-        """Arguments as people may see them: without secrets of the tenant, or written in them."""
+        """
+        Arguments as people may see them: without secrets of the tenant, or written in them.
+
+        ToolFailure where more would be withheld than secrets.
+        """
         written = [
             (next((step for step in reversed(path) if step is not None), "argument").upper(), text)
             for path in tool.secret_arguments
             for text in literals((path,), arguments)
         ]
         redactor = self._redaction.of(tenant)
+        before = shown = document.cleaned(arguments, redactor) or arguments
         if written:
-            redactor = redactor.with_values(written)
-        shown = document.cleaned(arguments, redactor)
-        return arguments if shown is None else shown
+            shown = document.cleaned(arguments, redactor.with_values(written)) or arguments
+        texts = [text for _, text in written]
+        if hides_words(arguments, shown) or hides_arguments(arguments, before, shown, texts):
+            raise ToolFailure("validation", WITHHELD)
+        return shown
 
     def clean(self, tenant: str, text: str) -> str:
         """A person's words without secrets."""
@@ -210,17 +228,23 @@ def merged(edited: bytes, shown: bytes, original: bytes) -> bytes:
     Raises Undecidable where a mark of something withheld is nowhere it was.
     """
     try:
-        wanted = msgspec.json.decode(edited)
-    except (msgspec.DecodeError, RecursionError):
+        wanted = verbatim.decoded(edited)
+    except ValueError:
         raise Undecidable("The edited arguments are not JSON.") from None
     if not isinstance(wanted, dict):
         raise Undecidable("The edited arguments are not a JSON object.")
     try:
-        return msgspec.json.encode(
-            _restored(wanted, msgspec.json.decode(shown), msgspec.json.decode(original), "")
-        )
+        whole = _restored(wanted, verbatim.decoded(shown), verbatim.decoded(original), "")
+        arguments = verbatim.encoded(whole)
     except RecursionError:
         raise Undecidable("The edited arguments are nested too deeply.") from None
+    except UnicodeEncodeError:
+        raise Undecidable("The edited arguments are not JSON.") from None
+    try:
+        check_readable(arguments)
+    except ToolFailure as refused:
+        raise Undecidable(refused.failure.message) from None
+    return arguments
 
 
 def _restored(wanted: Any, shown: Any, original: Any, place: str) -> Any:

@@ -9,10 +9,16 @@ import msgspec
 PieceKind = Literal["plain", "escape", "secret"]
 
 _UNUSUAL = re.compile(r"\[REDACTED:[^\[\]\n]{1,128}\]|[^\x20-\x7e\n\t]")
-_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0")
+_BLANK = frozenset("\u034f\u115f\u1160\u17b4\u17b5\u2800\u3164\uffa0\ufffc\U00016fe4\U0001d159")
 """Printable by their category, and nothing to see."""
 _SELECTORS = (range(0x180B, 0x1810), range(0xFE00, 0xFE10), range(0xE0100, 0xE01F0))
 """Variation selectors: they carry bytes that a model reads and nobody sees."""
+_OVERLAYS = frozenset(
+    "\u0334\u0335\u0336\u0337\u0338\u20d2\u20d3\u20d8\u20d9\u20da\u20e5\u20e6\u20ea\u20eb"
+)
+"""They strike out what stands before them, or enclose it (category Me): it runs all the same."""
+MOST_MARKS = 4
+"""Marks upon one character; more of them, as no language has, paint over the lines around it."""
 _SHORT = {"\r": "\\r", "\0": "\\0", "\x1b": "\\e", "\x07": "\\a", "\x08": "\\b"}
 
 
@@ -34,7 +40,7 @@ def pieces(text: str) -> list[Piece]:
     found: list[Piece] = []
     plain_from = 0
     for match in _UNUSUAL.finditer(text):
-        piece = _piece(match.group())
+        piece = _piece(match)
         if piece is None:
             continue
         if match.start() > plain_from:
@@ -57,20 +63,43 @@ def oneline(text: str, most: int = 160) -> str:
     return head[:most] + "…" if len(text) > most else head
 
 
+def spelt(encoded: str) -> str:
+    """JSON that says the same and hides nothing, for a field that somebody edits."""
+    return _UNUSUAL.sub(_spelt, encoded)
+
+
 def hidden(text: str) -> int:
     """How many characters of the text are shown as escapes."""
     return sum(1 for piece in pieces(text) if piece.kind == "escape")
 
 
-def _piece(found: str) -> Piece | None:
+def _piece(match: re.Match[str]) -> Piece | None:
+    found = match.group()
     if len(found) > 1:
         return Piece(found, "secret", "A secret stands here; it is not shown to anybody.")
-    if found.isprintable() and found not in _BLANK and not _selects(found):
+    unseen = not found.isprintable() or found in _BLANK or _selects(found)
+    if not unseen and not _overlays(match.string, match.start()):
         return None
     code = ord(found)
     form = f"\\u{code:04x}" if code < 0x10000 else f"\\U{code:08x}"
     name = unicodedata.name(found, "") or _category(found)
     return Piece(_SHORT.get(found, form), "escape", f"U+{code:04X} {name}".strip())
+
+
+def _spelt(match: re.Match[str]) -> str:
+    found, piece = match.group(), _piece(match)
+    if piece is None or piece.kind == "secret":
+        return found
+    units = found.encode("utf-16-be", "surrogatepass")
+    return "".join(f"\\u{units[at : at + 2].hex()}" for at in range(0, len(units), 2))
+
+
+def _overlays(text: str, at: int) -> bool:
+    marks = unicodedata.category(text[at])
+    if marks == "Me" or text[at] in _OVERLAYS:
+        return True
+    stack = text[max(at - MOST_MARKS, 0) : at]
+    return marks == "Mn" and len(stack) == MOST_MARKS and all(map(unicodedata.combining, stack))
 
 
 def _selects(one: str) -> bool:

@@ -1,11 +1,12 @@
 """Arguments as a person reads them: a tree of plain values, within bounds that are told."""
 
-import json
 import re
 from collections.abc import Iterable, Mapping, Sequence
 from typing import Any, Literal
 
 import msgspec
+
+from gatepost.approvals.verbatim import Number, compact, decoded, quoted
 
 NodeKind = Literal["text", "number", "flag", "null", "object", "list", "table", "raw"]
 
@@ -20,12 +21,6 @@ LONG_LINES, LONG_TEXT = 14, 1_200
 HEAD_LINES = 8
 MOST_COLUMNS, MOST_CELL = 8, 80
 """Of a list that is shown as a table: what is wider or longer is a tree."""
-
-
-class Number(str):
-    """A number as it was written: no digit of it may get lost on the way to a person."""
-
-    __slots__ = ()
 
 
 class Node(msgspec.Struct, frozen=True, kw_only=True):
@@ -76,19 +71,6 @@ class Node(msgspec.Struct, frozen=True, kw_only=True):
     def is_whole(self) -> bool:
         """Whether it shows everything that is in it."""
         return not self.missing and all(node.is_whole for node in self.nodes)
-
-
-def decoded(encoded: bytes) -> Any:
-    """A JSON document, its numbers as `Number`; ValueError."""
-    try:
-        return json.loads(encoded, parse_int=Number, parse_float=Number, parse_constant=_refused)
-    except RecursionError:
-        raise ValueError("it is nested too deeply") from None
-
-
-def _refused(constant: str) -> Any:
-    # Python writes it, and JSON has none (RFC 8259 section 6).
-    raise ValueError(f"{constant} is no number")
 
 
 def tree(value: Any, name: str = "") -> Node:
@@ -166,26 +148,11 @@ def _is_cell(value: Any) -> bool:
     return len(value) <= MOST_CELL and "\n" not in value
 
 
-def compact(value: Any) -> str:
-    """A value as JSON on one line, its numbers as they were written."""
-    match value:
-        case Number():
-            return str(value)
-        case Mapping():
-            members = ", ".join(f"{_quoted(k)}: {compact(v)}" for k, v in value.items())
-            return f"{{{members}}}"
-        case str() | None | bool() | int() | float():
-            return _quoted(value)
-        case Sequence():
-            return f"[{', '.join(map(compact, value))}]"
-    raise TypeError(f"{type(value).__name__} is no JSON")
-
-
 def laid_out(value: Any, indent: str = "") -> str:
     """A value as JSON over several lines, for a person to edit."""
     inner = indent + "  "
     if isinstance(value, Mapping) and value:
-        members = (f"{inner}{_quoted(k)}: {laid_out(v, inner)}" for k, v in value.items())
+        members = (f"{inner}{quoted(k)}: {laid_out(v, inner)}" for k, v in value.items())
         return f"{{\n{_lines(members)}\n{indent}}}"
     if isinstance(value, list) and value:
         items = (inner + laid_out(v, inner) for v in value)
@@ -210,7 +177,3 @@ def summary(encoded: bytes, most: int = 3) -> list[tuple[str, str]]:
         text = inner if isinstance(inner, str) else compact(inner)
         told.append((name, text[:120]))
     return told
-
-
-def _quoted(value: Any) -> str:
-    return json.dumps(value, ensure_ascii=False)

@@ -5,6 +5,7 @@ from typing import Any
 
 from gatepost.approvals.desk import Desk
 from gatepost.approvals.request import Request, Undecidable
+from gatepost.approvals.verbatim import decoded
 from gatepost.dashboard import reading, revision
 from gatepost.dashboard.difference import difference
 from gatepost.dashboard.live import Live
@@ -80,7 +81,10 @@ class Review:
     async def arguments(self, visit: Visit) -> Answer:
         """All of the arguments as a file, secrets redacted as on the page."""
         request = await self._found(visit)
-        file = (request.content or "").encode() if request.kind == "script" else request.arguments
+        told = request.edited if visit.query.get("edited") else request.arguments
+        if told is None:
+            raise NotShown
+        file = (request.content or "").encode() if request.kind == "script" else told
         kind = "text/plain; charset=utf-8" if request.kind == "script" else "application/json"
         name = f"{visit.path['id'][:64]}.{'txt' if request.kind == 'script' else 'json'}"
         return Answer(file=file, file_name=name, file_type=kind)
@@ -163,7 +167,7 @@ class Review:
 
     def _fields(self, request: Request) -> list[Field]:
         tool = self._tools().get(request.tool)
-        shown = reading.decoded(request.arguments)
+        shown = decoded(request.arguments)
         return revision.fields_of(shown, tool.input_schema if tool else {})
 
 

@@ -3,11 +3,13 @@
 import re
 from collections.abc import Mapping, Sequence
 from typing import Any, Literal
+from urllib.parse import quote
 
 import msgspec
 
-from gatepost.dashboard.glyph import hidden
-from gatepost.dashboard.reading import Number, compact, decoded, laid_out
+from gatepost.approvals.verbatim import Number, compact, decoded, encoded
+from gatepost.dashboard.glyph import hidden, spelt
+from gatepost.dashboard.reading import laid_out
 
 FieldKind = Literal["line", "text", "number", "choice", "json", "locked"]
 
@@ -40,12 +42,17 @@ class Field(msgspec.Struct, frozen=True, kw_only=True):
     @property
     def key(self) -> str:
         """Its name in the form."""
-        return PREFIX + self.name
+        return PREFIX + _posted(self.name)
+
+    @property
+    def omit_key(self) -> str:
+        """The name of the box that leaves it out."""
+        return OMIT + _posted(self.name)
 
     @property
     def id(self) -> str:
         """Its name in the page, of letters only a page can have."""
-        return "a-" + self.name.encode().hex()
+        return "a-" + self.name.encode(errors="surrogatepass").hex()
 
 
 class Filled(msgspec.Struct, frozen=True, kw_only=True):
@@ -62,13 +69,10 @@ class Filled(msgspec.Struct, frozen=True, kw_only=True):
 
     def encoded(self, shown: bytes) -> bytes:
         """The arguments *shown* (a JSON object) with the changes, everything else as it is."""
-        members = msgspec.json.decode(shown, type=dict[str, msgspec.Raw])
+        members = decoded(shown)
         for name in self.removed:
             members.pop(name, None)
-        changed = {
-            name: msgspec.Raw(msgspec.json.encode(one)) for name, one in self.changed.items()
-        }
-        return msgspec.json.encode(members | changed)
+        return encoded(members | dict(self.changed))
 
 
 def fields_of(shown: Mapping[str, Any], schema: Mapping[str, Any]) -> list[Field]:
@@ -100,7 +104,7 @@ def filled(fields: Sequence[Field], form: Mapping[str, str]) -> Filled:
             after.append(field)
             continue
         text = text.replace("\r\n", "\n")
-        omitted = field.given and not field.required and OMIT + field.name in form
+        omitted = field.given and not field.required and field.omit_key in form
         now = msgspec.structs.replace(field, text=text, omitted=omitted)
         if omitted:
             removed.add(field.name)
@@ -119,17 +123,6 @@ def with_mistake(fields: Sequence[Field], name: str, sentence: str) -> tuple[Fie
         msgspec.structs.replace(field, mistake=sentence) if field.name == name else field
         for field in fields
     )
-
-
-def plain(value: Any) -> Any:
-    """A decoded value with ordinary numbers."""
-    if isinstance(value, Number):
-        return int(value) if _INTEGER.fullmatch(value) else float(value)
-    if isinstance(value, Mapping):
-        return {name: plain(inner) for name, inner in value.items()}
-    if isinstance(value, list):
-        return [plain(inner) for inner in value]
-    return value
 
 
 def _field(name: str, shown: Mapping[str, Any], schema: Mapping[str, Any], required: bool) -> Field:
@@ -151,18 +144,20 @@ def _field(name: str, shown: Mapping[str, Any], schema: Mapping[str, Any], requi
     kind = _kind(value if given else None, given, schema)
     text = ""
     if given:
-        text = laid_out(value) if kind in {"json", "number"} else str(value)
+        text = spelt(laid_out(value)) if kind in {"json", "number"} else str(value)
     return Field(kind=kind, text=text, rows=min(max(text.count("\n") + 2, 3), 18), **common)
 
 
 def _kind(value: Any, given: bool, schema: Mapping[str, Any]) -> FieldKind:
     types = schema.get("type")
-    if isinstance(value, str) and types in {"string", None}:
+    if isinstance(value, Number):
+        return "number" if types in ("integer", "number") else "json"
+    if isinstance(value, str) and types in ("string", None):
         # A browser sends every line break as CR LF: what has others is edited as JSON.
         if hidden(value):
             return "json"
         return "text" if "\n" in value or len(value) > 80 else "line"
-    if types in {"integer", "number"} and (not given or isinstance(value, Number)):
+    if types in ("integer", "number") and not given:
         return "number"
     if types == "string" and not given:
         return "text"
@@ -183,9 +178,16 @@ def _value(field: Field, text: str) -> Any:
             word = "a whole number" if field.type == "integer" else "a number"
             raise ValueError(f"This must be {word}, such as 42.")
     try:
-        return plain(decoded(stripped.encode()))
+        value = decoded(stripped.encode())
+        # Half a surrogate pair is a text to Python's parser, and to nobody else (RFC 8259, 8.2).
+        encoded(value)
+    except UnicodeEncodeError:
+        raise ValueError("This is no valid JSON: half a character is in it.") from None
+    except RecursionError:
+        raise ValueError("This is nested too deeply.") from None
     except ValueError as error:
         raise ValueError(f"This is no valid JSON: {_where(error)}.") from None
+    return value
 
 
 def _where(error: ValueError) -> str:
@@ -210,6 +212,14 @@ def _type(schema: Mapping[str, Any]) -> str:
     if isinstance(kind, list):
         return " or ".join(one for one in kind if isinstance(one, str))
     return ""
+
+
+def _posted(name: str) -> str:
+    """
+    An argument's name as a form can carry it: a browser sends other line breaks than it was given,
+    and an edit of that argument would be lost without a word (HTML, 4.10.21.8).
+    """
+    return name if name.isprintable() and "%" not in name else quote(name, errors="surrogatepass")
 
 
 def _text(value: Any) -> str:

@@ -1,0 +1,87 @@
+"""What attacks on erasure found: what was gone from the tables could be read from the files."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gatepost.approvals.erasure import forget
+from gatepost.approvals.request import GrantTerms
+from gatepost.cli import main
+from gatepost.commands import erase
+from gatepost.stores.backends import open_records
+from tests.approvals.bureau import ACME, BOB, CAROL, Bureau, said
+
+NAME = b"Zelda Quux of Hyrule"
+CONFIG = """
+resource = "http://127.0.0.1:8000/mcp"
+mode = "development"
+storage = { database = "sqlite:///gatepost.db" }
+tenancy = { tenants = ["acme"] }
+issuers = [{ issuer = "http://127.0.0.1:9/main", tenant = { value = "acme" } }]
+"""
+
+
+async def kept(folder: Path) -> None:
+    """A tenant's entries about somebody, small and large, which the file has taken up."""
+    records = await open_records(f"sqlite:///{folder}/gatepost.db")
+    entries = records.of("acme").entries("notes")
+    for number in range(40):
+        await entries.put(f"k{number}", NAME * (number * 40 + 1), now=0.0)
+    await records.aclose()
+
+
+def left(folder: Path) -> dict[str, int]:
+    """How often each file of the database has the name."""
+    return {one.name: one.read_bytes().count(NAME) for one in folder.glob("gatepost.db*")}
+
+
+def test_what_was_erased_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a server has the database open, too: it would empty the log only when it ends."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(erase, "SETTLE_S", 0.0)
+    (tmp_path / "gatepost.toml").write_text(CONFIG, encoding="utf-8")
+    asyncio.run(kept(tmp_path))
+    assert left(tmp_path)["gatepost.db"] > 0
+
+    async def erased_beside_a_server() -> str:
+        server = await open_records("sqlite:///gatepost.db")
+        await server.of("acme").entries("notes").put("late", NAME, now=0.0)
+        done = await asyncio.to_thread(
+            CliRunner().invoke, main, ["tenant", "erase", "acme", "--yes"]
+        )
+        found = left(tmp_path)
+        await server.aclose()
+        assert set(found.values()) == {0}, found
+        return done.output
+
+    assert "is erased" in asyncio.run(erased_beside_a_server())
+
+
+async def test_whoever_decided_is_forgotten_too() -> None:
+    """
+    An approver who was erased stood by name in everybody's history, and what they had granted held
+    on. Half an approval of theirs counts no more.
+    """
+    bureau = Bureau(require=["act"], rules=[{"tools": ["put"], "approvals": 2}])
+    replica = bureau.replica()
+    desk, ours = replica.desk, bureau.records.of(ACME)
+    for what in ("a", "b"):
+        request = await replica.asked(what=what)
+        await desk.approve(ACME, request.id, BOB, grant=GrantTerms(uses=5), reason="Bob B. says so")
+    half = await replica.asked("put", what="c")
+    await desk.approve(ACME, half.id, BOB)
+    refused = await replica.asked(what="d")
+    await desk.reject(ACME, refused.id, CAROL, "no")
+
+    assert await forget(ours, BOB.issuer, BOB.subject) == 5
+
+    kept = [*await ours.approvals.waiting(9), *await ours.approvals.past(None, 9)]
+    assert len(kept) == 4
+    assert not [one for one in kept if b"Bob" in one.details or b"bob" in one.details]
+    assert await desk.grants(ACME) == []
+    assert (await desk.get(ACME, half.id)).given == 0  # type: ignore[union-attr]
+    assert said(await replica.call(what="a")) == "a 0 1"
+    assert "no" in said(await replica.call(what="d"))
+    assert await forget(ours, BOB.issuer, BOB.subject) == 0

@@ -1,0 +1,126 @@
+"""What an approver sees, types and approves, and what runs: attacks that made them differ."""
+
+import json
+from typing import Any
+
+import msgspec
+import pytest
+
+from gatepost.approvals.filing import MOST_ARGUMENTS, merged
+from gatepost.approvals.request import Undecidable
+from gatepost.approvals.verbatim import decoded
+from gatepost.dashboard.assets import Assets
+from gatepost.dashboard.glyph import MOST_MARKS, hidden, spelt
+from gatepost.dashboard.reading import read
+from gatepost.dashboard.revision import Field, Filled, fields_of, filled
+from gatepost.dashboard.view import View
+
+LONG = b"0.12345678901234567891"
+NUMBERS = [
+    LONG,
+    b"9007199254740993.0",
+    b"1e400",
+    b"1.10",
+    b"12345678901234567890123",
+    b"-0",
+]
+
+
+def form_of(arguments: bytes, schema: dict[str, Any] | None = None) -> list[Field]:
+    return fields_of(decoded(arguments), schema or {})
+
+
+def typed(arguments: bytes, schema: dict[str, Any], text: str) -> Filled:
+    """What becomes of the first argument when somebody types *text*."""
+    fields = form_of(arguments, schema)
+    return filled(fields, {fields[0].key: text})
+
+
+@pytest.mark.parametrize("number", NUMBERS, ids=[one.decode() for one in NUMBERS])
+def test_an_edit_elsewhere_leaves_every_digit(number: bytes) -> None:
+    """The approver read all digits of a number; editing another argument must not round it."""
+    arguments = b'{"to": "a", "amount": ' + number + b', "rows": [{"x": ' + number + b"}]}"
+    fields = form_of(arguments, {"properties": {"to": {"type": "string"}}})
+    edited = filled(fields, {fields[0].key: "b"}).encoded(arguments)
+
+    run = msgspec.json.decode(merged(edited, arguments, arguments), type=dict[str, msgspec.Raw])
+
+    assert bytes(run["amount"]) == number
+    assert number in bytes(run["rows"])
+
+
+@pytest.mark.parametrize("kind", ["number", ["number", "null"], None], ids=str)
+def test_a_number_that_is_typed_is_the_one_that_runs(kind: Any) -> None:
+    """`1e999` became null, which an argument that may be null takes."""
+    found = typed(b'{"amount": 5}', {"properties": {"amount": {"type": kind}}}, "1e999")
+
+    assert not found.mistakes
+    assert found.encoded(b'{"amount": 5}') == b'{"amount":1e999}'
+
+
+def test_a_number_without_a_schema_stays_a_number() -> None:
+    """It was edited as a text, and the tool got "7" for 7."""
+    assert typed(b'{"amount": 5}', {}, "7").encoded(b'{"amount": 5}') == b'{"amount":7}'
+
+
+@pytest.mark.parametrize("text", ['{"a": 1, "a": 2}', '"\\ud800"', "[" * 2_000], ids=str)
+def test_json_that_readers_take_differently_is_a_mistake(text: str) -> None:
+    """A name given twice, half a character, and nesting without end: told, not guessed or 500."""
+    assert typed(b'{"more": {}}', {}, text).mistakes
+
+
+def test_an_edit_is_bounded_like_a_call() -> None:
+    """The second of two approvers must be able to read what the first one wrote."""
+    edited = json.dumps({"text": "x" * MOST_ARGUMENTS}).encode()
+
+    with pytest.raises(Undecidable, match="can be looked at"):
+        merged(edited, b'{"text": "x"}', b'{"text": "x"}')
+
+
+@pytest.mark.parametrize("name", ["a\nb", "a\r\nb", "a\rb", "%0A", "\u2028"], ids=ascii)
+def test_an_edit_counts_whatever_the_argument_is_called(name: str) -> None:
+    """A browser normalises line breaks in names: the edit was lost, and the original approved."""
+    arguments = json.dumps({name: "rm -rf /"}).encode()
+    (field,) = form_of(arguments)
+
+    assert field.key.isprintable()
+    assert field.omit_key.isprintable()
+    assert decoded(filled([field], {field.key: "ls"}).encoded(arguments)) == {name: "ls"}
+    assert filled([field], {field.key: "x", field.omit_key: "yes"}).removed == {name}
+
+
+@pytest.mark.parametrize("hides", ["\u202e", "\u200b", "\U000e0041", "\x7f"], ids=ascii)
+def test_the_form_to_edit_hides_nothing(hides: str) -> None:
+    """The page showed the mark as an escape, and the field beside the button had it raw."""
+    arguments = json.dumps({"list": [f"a{hides}b"]}).encode()
+    (field,) = form_of(arguments)
+
+    assert hides not in field.text
+    assert decoded(field.text.encode()) == [f"a{hides}b"]
+
+
+def test_a_text_in_a_table_is_told_from_a_number() -> None:
+    """In a list of like rows "true" and true looked the same."""
+    pieces: Any = View(Assets().path).environment.get_template("pieces.html").module
+    node = read(b'{"rows": [{"paid": "true"}, {"paid": true}]}').nodes[0]
+
+    assert node.kind == "table"
+    assert str(pieces.value(node)).count('<span class="kind">text</span>') == 1
+
+
+@pytest.mark.parametrize("mark", ["\u0336", "\u20dd", "\u0301" * 30, "\U0001d159"], ids=ascii)
+def test_no_mark_paints_over_what_runs(mark: str) -> None:
+    """Words struck out, enclosed, or under a pile of accents of the line below them."""
+    text = f"rm{mark} -rf"
+
+    assert hidden(text) >= len(mark) - MOST_MARKS
+    assert hidden(text)
+    assert decoded(spelt(json.dumps(text, ensure_ascii=False)).encode()) == text
+
+
+@pytest.mark.parametrize(
+    "text", ["e\u0301", "\u1ebf", "e\u0302\u0301", "שָׁלוֹם", "ที่นี่", "क्षि"], ids=ascii
+)
+def test_letters_of_all_languages_stay_letters(text: str) -> None:
+    """Accents as people write them are no attack."""
+    assert not hidden(text)

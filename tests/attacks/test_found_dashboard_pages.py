@@ -1,0 +1,65 @@
+"""Pages that let somebody decide about what they did not show, and had no way to it."""
+
+import json
+from collections.abc import Iterator
+
+import pytest
+
+from gatepost.dashboard.difference import MOST_LINES
+from gatepost.dashboard.reading import MOST_TEXT
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals
+from gatepost.packs.scripts.script import Script
+from tests.dashboard.site import Guest
+from tests.dashboard.studio import Studio, studio
+from tests.dashboard.test_pages import decide
+
+NOT_ALL = "This page does not show all of it"
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+    with studio(tmp_path_factory.mktemp("found")) as running:
+        yield running
+
+
+@pytest.fixture(scope="module")
+def dave(company: Studio) -> Iterator[Guest]:
+    with company.site.guest("dave") as guest:
+        yield guest
+
+
+def test_the_second_of_two_gets_all_that_the_first_wrote(company: Studio, dave: Guest) -> None:
+    """The page cut it without a word, and the file had the arguments as they were before."""
+    request = company.asks("refund", {"customer": "C-1", "amount": 900.0})
+    reason = "x" * MOST_TEXT + "the end"
+    form = {"argument.customer": "C-1", "argument.amount": "900.0", "argument.reason": reason}
+    assert decide(dave, request, "edit", **form) == 303
+
+    with company.site.guest("alice") as alice:
+        assert NOT_ALL in alice.get(f"/approvals/{request}").text
+        file = alice.get(f"/approvals/{request}/arguments?edited=yes")
+    assert json.loads(file.text)["reason"] == reason
+
+
+def test_nothing_edited_is_no_file(company: Studio, dave: Guest) -> None:
+    """A link to what is not there leads to nothing, rather than to something else."""
+    request = company.asks("refund", {"customer": "C-2", "amount": 5.0})
+
+    assert dave.get(f"/approvals/{request}/arguments?edited=yes").status_code == 404
+
+
+def test_a_script_that_is_too_long_to_compare_is_shown(company: Studio, dave: Guest) -> None:
+    """A script of many new lines was approved over a page that had none of them."""
+    records = company.site.services.records
+    scripts = Approvals(records.of("acme").entries(SUBJECT))
+    lines = "".join(f"step_{at}()\n" for at in range(MOST_LINES + 10))
+    company.site.run(scripts.approve(Script("long", b"first()\n", "workspace"), by="Alice"))
+    after = Script("long", f"evil()\n{lines}".encode(), "workspace")
+    company.site.run(scripts.submit([after], by="erin", most=10))
+    (review,) = company.site.run(scripts.waiting())
+
+    page = dave.get(f"/approvals/script-{review.digest}").text
+
+    assert "evil()" in page
+    assert f"step_{MOST_LINES}()" in page
+    assert f"/approvals/script-{review.digest}/arguments" in page
