@@ -54,6 +54,12 @@ class TenantContext(msgspec.Struct, frozen=True, kw_only=True, gc=False):
         """
         return (self.tenant_id, self.issuer, self.subject_kind, self.subject)
 
+    @property
+    def name(self) -> str:
+        """What people call them, where the token says it, else empty; nothing is decided by it."""
+        claims = self.claims
+        return claims.get("name") or claims.get("preferred_username") or claims.get("email") or ""
+
     def require(self, scopes: frozenset[str]) -> None:
         """Raise InsufficientScope, naming all of *scopes*, when one of them is missing."""
         if not scopes <= self.scopes:

@@ -39,7 +39,7 @@ class Reviews:
     ) -> None:
         self._relay, self._redaction = relay, redaction
         self.webhook = Webhook(lambda: outbound.of(NO_TENANT))
-        herald = Herald(relay, Minutes(journal), self.webhook)
+        herald = Herald(relay, self.webhook, minutes=Minutes(journal))
         self.desk = Desk(records, keyring, redaction, herald)
 
     def apply(self, config: Config, tools: Iterable[Tool]) -> None:

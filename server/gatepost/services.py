@@ -10,10 +10,8 @@ import msgspec
 
 from gatepost import storage
 from gatepost.approvals.expiry import expiring
-from gatepost.audit.erasure import Erasure
 from gatepost.audit.journal import Journal
 from gatepost.audit.keeping import Keeping
-from gatepost.audit.trail import Trail
 from gatepost.changes import Feed, TenantChanges
 from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
@@ -116,8 +114,6 @@ class Services:
         self.redaction = Redaction(self.secrets)
         self.limits = Limits(relay if config.storage.shared else None)
         self.journal = Journal(records, keyring, self.redaction, config.audit)
-        self.trail = Trail(records)
-        self.erasure = Erasure(records, keyring)
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(
             config.log.format, enabled=config.log.requests, clean=self.redaction.clean

@@ -6,6 +6,8 @@ from typing import Any
 import pytest
 
 from gatepost.approvals.request import GrantTerms, Operator, Undecidable
+from gatepost.cutoffs.withdrawal import withdraw
+from gatepost.stores.cutoffs import CutOff
 from tests.approvals.bureau import ACME, ALICE, BOB, Bureau, Replica, kind, said
 from tests.support.mcp import a_caller
 
@@ -167,3 +169,26 @@ async def test_a_grant_does_not_outlive_a_cut_off() -> None:
     out.add(ALICE.subject)
 
     assert kind(await replica.call(what="a")) == "denied"
+
+
+async def test_a_cut_off_leaves_what_came_after_it() -> None:
+    """
+    A server that starts within the hour reads a revocation that others acted on: who has signed in
+    again since keeps what they ask for.
+    """
+    bureau = Bureau(require=["act"])
+    replica = bureau.replica()
+    await granted(replica, {"what": "a"}, uses=9)
+    await replica.asked(what="old")
+    bureau.clock.now += 20
+    cut = CutOff(
+        id="1", tenant=ACME, subject="alice", before=bureau.clock.now, made_at=0.0, made_by="root"
+    )
+    bureau.clock.now += 100
+    new = await replica.asked(what="new")
+    await granted(replica, {"what": "b"}, uses=9)
+
+    assert await withdraw(replica.desk.records, replica.desk, cut) == 3
+    assert [one.id for one in await replica.desk.waiting(ACME)] == [new.id]
+    [left] = await replica.desk.grants(ACME)
+    assert b'"b"' in left.arguments

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gatepost import Pack
-from gatepost.approvals.condition import BadCondition, Condition, Subject, subject_of
+from gatepost.approvals.condition import BadCondition, Condition, Subject, seen_of, subject_of
 from gatepost.approvals.policy import Need, Plan, plan_of
 from gatepost.approvals.settings import ApprovalsSettings
 from gatepost.tools.api import CallContext, Tool
@@ -68,7 +68,7 @@ def need_of(settings: dict[str, Any], arguments: bytes, tool: str = "git") -> Ne
         return None
     [offer] = [one for one in TOOLS if one.name == tool]
     checked = msgspec.json.decode(arguments)
-    return found.need(subject_of(a_caller(), offer, arguments, {"command": "", **checked}))
+    return found.need(subject_of(seen_of(a_caller()), offer, arguments, {"command": "", **checked}))
 
 
 STATUS, PUSH, ODD = b'{"command":"status"}', b'{"command":"push"}', b"{}"

@@ -1,7 +1,9 @@
-"""The shipped source as data: files, modules, functions, imports."""
+"""The shipped source as data: files, modules, and what stands in each of them."""
 
 import ast
-from collections.abc import Iterator
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -12,14 +14,46 @@ SOURCE_ROOTS = {
 }
 
 
-def source_files() -> list[Path]:
+@dataclass(frozen=True)
+class Function:
+    """Where a function begins and ends."""
+
+    name: str
+    first: int
+    last: int
+
+
+@dataclass(frozen=True)
+class Call:
+    """What is called, as `a.b.c` (empty where it has no such name), and its named arguments."""
+
+    name: str
+    line: int
+    keywords: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class Contents:
+    """What the rules look at in a file; the tree itself is too large to be kept for each."""
+
+    imports: list[tuple[str, int]] = field(default_factory=list)
+    """Every module it imports, with its line; `from a.b import c` gives `a.b.c`."""
+    functions: list[Function] = field(default_factory=list)
+    calls: list[Call] = field(default_factory=list)
+    excepts: list[tuple[str, int]] = field(default_factory=list)
+    """Every name that a handler catches, with its line; `BaseException` for a bare one."""
+
+
+@cache
+def source_files() -> Sequence[Path]:
     """Every Python file that ships, sorted."""
     return sorted(
         path for package, root in SOURCE_ROOTS.items() for path in (root / package).rglob("*.py")
     )
 
 
-def other_files() -> list[Path]:
+@cache
+def other_files() -> Sequence[Path]:
     """Every Python file of the tests, the benchmarks and the examples, sorted."""
     return sorted(
         path
@@ -38,16 +72,39 @@ def module_name(path: Path) -> str:
     raise ValueError(path)
 
 
-def imported_names(tree: ast.AST) -> Iterator[tuple[str, int]]:
-    """Every module a file imports, with its line; `from a.b import c` gives `a.b.c`."""
-    for node in ast.walk(tree):
-        if isinstance(node, ast.Import):
-            yield from ((alias.name, node.lineno) for alias in node.names)
-        elif isinstance(node, ast.ImportFrom):
-            yield from ((f"{node.module}.{alias.name}", node.lineno) for alias in node.names)
+@cache
+def contents(path: Path) -> Contents:
+    """What stands in a file; it is read and parsed once, however many rules ask."""
+    found = Contents()
+    for node in ast.walk(ast.parse(path.read_text(encoding="utf-8"))):
+        match node:
+            case ast.Import():
+                found.imports.extend((alias.name, node.lineno) for alias in node.names)
+            case ast.ImportFrom():
+                names = (f"{node.module}.{alias.name}" for alias in node.names)
+                found.imports.extend((name, node.lineno) for name in names)
+            case ast.FunctionDef() | ast.AsyncFunctionDef():
+                last = node.end_lineno or node.lineno
+                found.functions.append(Function(node.name, node.lineno, last))
+            case ast.Call():
+                keywords = tuple(word.arg for word in node.keywords if word.arg)
+                found.calls.append(Call(dotted(node.func), node.lineno, keywords))
+            case ast.ExceptHandler():
+                caught = node.type.elts if isinstance(node.type, ast.Tuple) else [node.type]
+                names = (dotted(one) if one else "BaseException" for one in caught)
+                found.excepts.extend((name, node.lineno) for name in names)
+    return found
 
 
-def functions(tree: ast.AST) -> Iterator[ast.FunctionDef | ast.AsyncFunctionDef]:
-    for node in ast.walk(tree):
-        if isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef):
-            yield node
+def dotted(node: ast.AST) -> str:
+    """`a.b.c` as it is written; empty for anything else."""
+    if isinstance(node, ast.Attribute):
+        return f"{dotted(node.value)}.{node.attr}"
+    return node.id if isinstance(node, ast.Name) else ""
+
+
+def wrong(files: Iterable[Path], rule: Callable[[Path], Iterable[tuple[str, int]]]) -> list[str]:
+    """What a rule finds in each file, as `file:line: what`."""
+    return [
+        f"{path.relative_to(ROOT)}:{line}: {what}" for path in files for what, line in rule(path)
+    ]

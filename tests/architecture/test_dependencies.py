@@ -1,6 +1,5 @@
 """What an installation brings along stays small, locked and used."""
 
-import ast
 import re
 import tomllib
 from importlib.metadata import requires
@@ -8,7 +7,7 @@ from importlib.metadata import requires
 from packaging.requirements import Requirement
 from packaging.utils import canonicalize_name
 
-from tests.architecture.source import ROOT, imported_names, source_files
+from tests.architecture.source import ROOT, contents, source_files
 
 MOST_PACKAGES = 40
 # The name to import, where it is not the name to install.
@@ -57,11 +56,7 @@ def test_the_lock_holds_exactly_what_the_core_needs_and_can_build_it() -> None:
 
 def test_every_declared_dependency_is_used() -> None:
     """A dependency that nothing imports is only risk."""
-    imported = {
-        name.split(".")[0]
-        for path in source_files()
-        for name, _ in imported_names(ast.parse(path.read_text(encoding="utf-8")))
-    }
+    imported = {name.split(".")[0] for path in source_files() for name, _ in contents(path).imports}
     unused = {
         requirement.name
         for requirement in declared()

@@ -14,6 +14,7 @@ from gatepost.listen import bind
 from gatepost.settings import Config
 from gatepost.wire.fast import FastProtocol
 from gatepost.wire.plain import PlainProtocol
+from gatepost_authz import keyset
 from tests.attacks import issuers
 from tests.attacks.site import Site
 from tests.support import witness
@@ -21,6 +22,16 @@ from tests.support.idp import Idp
 from tests.support.inside import Inside
 
 PARSERS = {"httptools": FastProtocol, "h11": PlainProtocol}
+
+
+@pytest.fixture(autouse=True)
+def soon(monkeypatch: pytest.MonkeyPatch) -> None:
+    """
+    An issuer may be asked again in half a second instead of five (tests/authz/test_keyset.py).
+
+    In which order tests meet an issuer decides which of them has to wait for that.
+    """
+    monkeypatch.setattr(keyset, "INTERVAL_S", 0.5)
 
 
 @contextmanager

@@ -116,5 +116,8 @@ async def test_who_calls_too_often_writes_nothing() -> None:
 
     assert outcomes == ["a 1", *(f"a {n}" for n in range(2, 11)), *["rate_limit+"] * 40]
     assert claims.written == 10
+    refused = (await replica.call("key 50")).failure
+    assert refused is not None
+    assert refused.limit == "caller"
     assert said(await replica.call("key 0", subject="bob")) == "a 11"
     assert said(await replica.call(None)) == "a 12"

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from gatepost_authz import keyset
 from tests.attacks.site import Site, tools_call
 from tests.support import forge as f
 from tests.support.forge import rsa_key, signer
@@ -15,6 +16,8 @@ from tests.support.raw import RawAnswer, request
 from tests.support.waiting import eventually
 
 OTHER = signer(rsa_key("other"), "RS256")
+one_parser = pytest.mark.parametrize("site", ["httptools"], indirect=True)
+"""What takes seconds, and begins where a request was read already."""
 
 
 def unavailable(site: Site, token: str) -> RawAnswer:
@@ -45,6 +48,7 @@ async def drip(scope: Scope, receive: Receive, send: Send) -> None:
     await never(scope, receive, send)
 
 
+@one_parser
 @pytest.mark.requirement("N01")
 @pytest.mark.parametrize(("issuer", "fault"), [("slow", never), ("drip", drip)])
 def test_a_slow_issuer_costs_the_others_nothing(site: Site, issuer: str, fault: Any) -> None:
@@ -80,7 +84,7 @@ def test_an_issuer_that_fails_at_first_is_told_apart_from_a_bad_token(
 
 
 @pytest.mark.requirement("N02")
-def test_a_recovered_issuer_is_noticed_within_five_seconds(site: Site) -> None:
+def test_a_recovered_issuer_is_noticed(site: Site) -> None:
     """The next good answer of the issuer ends the outage; nobody has to restart anything."""
     token = site.forge("recovers").token()
     site.idp.replace("/recovers/jwks", answer(500))
@@ -147,7 +151,7 @@ def test_metadata_of_another_issuer_is_refused(site: Site) -> None:
 
 @pytest.mark.requirement("N11", "N12")
 def test_a_rotation_is_noticed_and_ends_what_the_old_key_signed(site: Site) -> None:
-    """The new key opens within five seconds of a fetch; the old one is gone at once."""
+    """The new key opens as soon as a fetch is allowed; the old one is gone at once."""
     old = site.forge("rotates").token()
     site.accepted(old)
     site.accepted(old)
@@ -223,9 +227,14 @@ def test_a_verdict_belongs_to_the_whole_token(site: Site) -> None:
     assert site.accepted(victim).subject == "alice"
 
 
+@one_parser
 @pytest.mark.requirement("H05", "H04")
-def test_a_flood_of_unknown_keys_costs_the_issuer_one_fetch(site: Site) -> None:
+def test_a_flood_of_unknown_keys_costs_the_issuer_one_fetch(
+    site: Site, monkeypatch: pytest.MonkeyPatch
+) -> None:
     """Strangers wait, at most 64 at a time, and those who signed in before notice nothing."""
+    # As shipped: the whole flood has to come within one interval.
+    monkeypatch.setattr(keyset, "INTERVAL_S", 5.0)
     known = site.forge("flood").token()
     site.accepted(known)
     names = ["../../../../dev/null", "' OR 1=1--", *(f"kid-{n}" for n in range(88))]

@@ -58,6 +58,18 @@ async def test_somebody_of_the_same_name_elsewhere_stays(url: str) -> None:
         assert "alice" in await everything(one)
 
 
+@pytest.mark.requirement("AU4")
+async def test_a_revocation_that_named_no_issuer_is_about_the_person(url: str) -> None:
+    """`gatepost revoke --subject` leaves a name that an erasure by issuer must reach as well."""
+    async with shelf(url) as one:
+        await one.journal.note("acme", "cutoff", outcome="revoked", about=Person("", "carol"))
+        await one.journal.note("acme", "cutoff", outcome="revoked", about=Person("", "dave"))
+        gone = await one.erasure.erase_subject("acme", ISSUER, "carol")
+
+        assert gone == 1
+        assert "carol" not in await everything(one)
+
+
 async def test_a_tenant_is_erased_and_its_chain_is_whole(url: str) -> None:
     """Nobody's name and nobody's reasons; what was done and when stays, until its time is over."""
     async with shelf(url) as one:

@@ -27,15 +27,18 @@ async def broken(services: Services, told: Told) -> list[str]:
         *_once_for_each_approval(effects, requests),
         *_answered(told, effects, rows),
         *_decided(told, requests, rows),
+        *_on_record(requests, rows),
         *await _chained(services),
     ]
 
 
-async def unrecorded(services: Services) -> int:
-    """Approvals that are in force and not on record: nobody was told that they were given."""
-    on_record = _approved_on_record(await _rows(services))
-    requests = await _requests(services)
-    return sum(one.given >= one.needed and name not in on_record for name, one in requests.items())
+def _on_record(requests: Mapping[str, Request], rows: Sequence[Row]) -> list[str]:
+    on_record = _approved_on_record(rows)
+    return [
+        f"the approval {name} counts, and no record says who gave it"
+        for name, one in requests.items()
+        if one.given >= one.needed and name not in on_record
+    ]
 
 
 def _once_for_each_key(effects: Counter[str]) -> list[str]:

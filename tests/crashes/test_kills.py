@@ -17,7 +17,8 @@ from tests.architecture.source import ROOT
 from tests.crashes.yard import Report, Task
 
 A_FEW, MANY = 12, 520
-WITHIN_S = 280
+WITHIN_S = 580
+"""Two idle cores need a tenth of that; a machine that others use must not look like a hang."""
 
 
 def kills(folder: Path, database: str, shared: str, number: int) -> Report:

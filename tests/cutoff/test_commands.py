@@ -9,8 +9,12 @@ from typing import Any
 
 import pytest
 
+from gatepost.audit.journal import Journal
+from gatepost.audit.settings import AuditSettings
+from gatepost.keyring import KeyRing
 from gatepost.stores.api import Records
 from gatepost.stores.backends import open_records
+from gatepost.tools.redaction import Redaction
 from tests.contract.samples import task
 from tests.cutoff.site import Told
 from tests.support.process import Process, python_environment
@@ -165,3 +169,16 @@ def test_memory_has_nobody_to_shut_out(shell: Shell) -> None:
         told = shell.run(*command)
         assert told.code == 1
         assert "Choose a file or PostgreSQL" in told.err
+
+
+async def test_details_that_cannot_be_erased_are_told(shell: Shell) -> None:
+    """Without the key ring the person's data stays on record: nobody may believe it gone."""
+    records = await shell.records()
+    journal = Journal(records, KeyRing.ephemeral(), Redaction(), AuditSettings())
+    await journal.note("acme", "signin", outcome="signed_in")
+    await journal.aclose()
+    await records.aclose()
+    person = ("--issuer", "http://127.0.0.1:9/a", "--subject", "dave")
+    told = shell.run("tenant", "erase", "acme", *person, "--yes")
+
+    assert (told.code, "they cannot be erased" in told.err) == (1, True)

@@ -11,6 +11,7 @@ from tests.dashboard.agent import ANSWER_S, Agent, agent
 from tests.dashboard.studio import CHROMIUM, Studio, Visitor, chromium, studio, visiting
 
 pytestmark = [
+    pytest.mark.requirement("A7"),
     pytest.mark.browser,
     pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}"),
 ]
@@ -54,7 +55,6 @@ def arrived(page: Page, title: str) -> None:
     expect(page.get_by_role("heading", level=1)).to_have_text(title)
 
 
-@pytest.mark.requirement("A7")
 def test_a_call_arrives_is_edited_and_runs_with_the_edited_arguments(
     dave: Visitor, erins: Agent
 ) -> None:

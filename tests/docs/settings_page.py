@@ -25,8 +25,9 @@ Unknown settings are refused with the nearest known name, \
 and `gatepost check` tells every problem at once ([what each means](errors.md)).
 Secrets are references, never values: `env:NAME` or `file:PATH`.
 Relative paths start at the folder in which the server is started.
-`SIGHUP` reads the file again: issuers, tenants, scopes, tools, limits \
-and `network.allow_hosts` follow; `[listen]`, `[log]`, the rest of `[network]`, `[storage]` \
+`SIGHUP` reads the file again: issuers, tenants, scopes, tools, packs, `[approvals]`, `[audit]`, \
+`[dashboard]`, `[limits]`, `[retention]`, `[tasks]`, the key ring and `network.allow_hosts` \
+follow; `[listen]`, `[log]`, the rest of `[network]`, `[storage]`, `[telemetry]`, `[workspace]` \
 and `limits.failures_per_second` need a restart.
 
 This page is written from the docstrings in the source, and a test holds the two together.

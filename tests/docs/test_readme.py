@@ -56,16 +56,32 @@ def test_the_first_screen_ends_in_a_tool_call_and_a_refusal(
     running: tuple[Gatepost, Path],
 ) -> None:
     """The pasted lines print the tool's answer and the challenge."""
-    printed = paste(block("sh", "TOKEN="), *running)
+    printed = paste(block("sh", "Mcp-Name: echo"), *running)
     answer, challenge = printed.strip().splitlines()
 
     assert json.loads(answer)["result"]["content"] == [{"type": "text", "text": "hello"}]
     assert challenge.startswith("www-authenticate: Bearer resource_metadata=")
 
 
+def test_a_person_decides_about_the_sample_call(running: tuple[Gatepost, Path]) -> None:
+    """It waits, somebody approves what they saw, and the same lines delete the file."""
+    lines = block("sh", "delete_csv")
+    saved, pending = map(json.loads, paste(lines, *running).strip().splitlines())
+    desk = f"{PROGRAM} approvals %s --tenant acme --config state/dev.toml"
+    shown = paste(f"{desk % 'show'} {re.search('[0-9a-f]{24}', pending['message'])[0]}", *running)
+    approve = re.search(r"^gatepost (approvals approve .*)$", shown, re.MULTILINE)
+    assert approve is not None, shown
+    paste(f"{PROGRAM} {approve[1]} --config state/dev.toml", *running)
+    _, deleted = map(json.loads, paste(lines, *running).strip().splitlines())
+
+    assert saved["result"].startswith("CSV saved to /workspace/old.csv")
+    assert (pending["error"], pending["retry_after"]) == ("approval_pending", 5)
+    assert deleted == {"result": "CSV deleted: old.csv"}
+
+
 def test_the_readmes_own_function_runs_behind_the_gate(running: tuple[Gatepost, Path]) -> None:
     """The five lines are a tool."""
-    lines = block("sh", "TOKEN=").splitlines()
+    lines = block("sh", "Mcp-Name: echo").splitlines()
     call = "\n".join(lines[:2]).replace("Mcp-Name: echo", "Mcp-Name: greet")
     call = call.replace(
         '"name":"echo","arguments":{"text":"hello"}', '"name":"greet","arguments":{"name":"Ada"}'

@@ -82,12 +82,18 @@ class Site:
 
 
 @contextmanager
-def open_site(**settings: Any) -> Iterator[Site]:
-    """Serve the tool that needs approval."""
+def open_site(folder: Path, **settings: Any) -> Iterator[Site]:
+    """Serve the tool that needs approval, and a dashboard, which is where pages are."""
+    (folder / "secret").write_text("a-secret-of-the-dashboard", encoding="utf-8")
+    page = {"client_id": "gatepost-dashboard", "client_secret": f"file:{folder / 'secret'}"}
+    roles = {"approver": {"claim": "roles", "value": "approver"}}
     usual: dict[str, Any] = {
         "tools": {"load": [str(Path(toolset.__file__))]},
         "tenancy": {"create_on_first_use": True},
         "approvals": {"require": ["sign"]},
     }
-    with Idp() as idp, house(idp, [issuer(idp)], **(usual | settings)) as server:
+    with (
+        Idp() as idp,
+        house(idp, [issuer(idp, dashboard=page, roles=roles)], **(usual | settings)) as server,
+    ):
         yield Site(server)

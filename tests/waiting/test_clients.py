@@ -22,8 +22,8 @@ WITHIN_S = 30
 
 
 @pytest.fixture(scope="module")
-def site() -> Iterator[Site]:
-    with open_site() as site:
+def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Site]:
+    with open_site(tmp_path_factory.mktemp("site")) as site:
         yield site
 
 
@@ -106,6 +106,7 @@ async def test_a7_the_python_client_waits_and_gets_what_was_decided(
         assert "approval" in str(person.told[0])
 
 
+@pytest.mark.slow
 @pytest.mark.requirement("A7", "A8")
 @pytest.mark.parametrize("pages", [True, False])
 @pytest.mark.parametrize("mode", ["1.x", "2.x legacy", "2.x auto"])

@@ -19,14 +19,23 @@ MOST_BYTES = 65_536
 """Of arguments that are looked at."""
 MOST_VALUES, MOST_LOOPED_BYTES = 500, 8_192
 """Of arguments that a condition with a loop is evaluated for: a pattern may be tried on each."""
+MOST_LOOPS, MOST_SUMS = 3, 20
+"""In one condition: `map(x, x + x)` doubles what it gets, and a chain of them would fill memory."""
+WRAPS = b"9223372036854775808"
+"""The library negates the least integer to itself: `-arguments.amount > 1` is false of it."""
 
 NOT_EVALUATED = (ArithmeticError, AttributeError, LookupError, RuntimeError, TypeError, ValueError)
 """How the library says that an expression has no value for these arguments."""
 
-_STRING = re.compile(
-    r"""(?:[rR])?(?:'''.*?'''|\"""\".*?\"""\"|'(?:\\.|[^'\\])*'|"(?:\\.|[^"\\])*")""", re.S
+_ASIDE = re.compile(
+    r"""//[^\n]*"""
+    r"""|[bB]?[rR][bB]?(?:'''.*?'''|\"{3}.*?\"{3}|'[^'\n]*'|"[^"\n]*")"""
+    r"""|'''(?:\\.|[^\\])*?'''|\"{3}(?:\\.|[^\\])*?\"{3}"""
+    r"""|'(?:\\.|[^'\\\n])*'|"(?:\\.|[^"\\\n])*\"""",
+    re.S,
 )
-_LOOP = re.compile(r"\.\s*(?:all|exists|exists_one|filter|map)\s*\(")
+"""A comment or a text; in a raw text (`r'…'`) a backslash is a backslash."""
+_LOOP = re.compile(r"\.\s*(all|exists|exists_one|existsOne|filter|map)\s*\(")
 
 
 class BadCondition(Exception):
@@ -60,10 +69,10 @@ class Condition:
         self.text = text
         if len(text) > MOST_CHARACTERS:
             raise BadCondition(f"it is longer than {MOST_CHARACTERS} characters")
-        bare = _STRING.sub("''", text)
+        bare = _ASIDE.sub(" ", text)
         self._loops = bool(_LOOP.search(bare))
-        if _nested(bare):
-            raise BadCondition("a loop (all, exists, exists_one, filter, map) is within another")
+        if (why := _costly(bare)) is not None:
+            raise BadCondition(why)
         try:
             library = importlib.import_module(LIBRARY)
         except ModuleNotFoundError:
@@ -76,7 +85,7 @@ class Condition:
     def holds(self, subject: Subject) -> bool | None:
         """Whether it is true of the call; None where that cannot be found out."""
         arguments = subject.arguments
-        if len(arguments) > MOST_BYTES:
+        if len(arguments) > MOST_BYTES or WRAPS in arguments:
             return None
         if self._loops and (
             len(arguments) > MOST_LOOPED_BYTES or arguments.count(b",") > MOST_VALUES
@@ -95,20 +104,29 @@ class Condition:
         return value if isinstance(value, bool) else None
 
 
-def subject_of(caller: TenantContext, tool: Tool, raw: bytes, arguments: Any) -> Subject:
-    """What conditions see of a call; *arguments* are the checked ones, *raw* what was sent."""
+def seen_of(caller: TenantContext) -> dict[str, Any]:
+    """What conditions see of a caller."""
+    return {
+        "subject": caller.subject,
+        "issuer": caller.issuer,
+        "kind": caller.subject_kind,
+        "client_id": caller.client_id or "",
+        "tenant": caller.tenant_id,
+        "scopes": sorted(caller.scopes),
+        "roles": sorted(caller.roles),
+    }
+
+
+def subject_of(caller: Mapping[str, Any], tool: Tool, raw: bytes, arguments: Any) -> Subject:
+    """
+    What conditions see of a call of whom `seen_of` shows.
+
+    *arguments* are the checked ones, *raw* what was sent.
+    """
     hints = {name: value for name, value in asdict(tool.annotations).items() if name != "title"}
     return Subject(
         raw,
-        {
-            "subject": caller.subject,
-            "issuer": caller.issuer,
-            "kind": caller.subject_kind,
-            "client_id": caller.client_id or "",
-            "tenant": caller.tenant_id,
-            "scopes": sorted(caller.scopes),
-            "roles": sorted(caller.roles),
-        },
+        caller,
         {
             "name": tool.name,
             "pack": tool.pack,
@@ -116,6 +134,20 @@ def subject_of(caller: TenantContext, tool: Tool, raw: bytes, arguments: Any) ->
             **{name.removesuffix("_hint"): value is True for name, value in hints.items()},
         },
     )
+
+
+def _costly(bare: str) -> str | None:
+    """Why it could cost too much; *bare* has neither texts nor comments in it."""
+    if any(mark in bare for mark in ("'", '"', "//")):
+        return "a text in it does not end as it began"
+    loops = _LOOP.findall(bare)
+    if _nested(bare):
+        return "a loop (all, exists, exists_one, filter, map) is within another"
+    if len(loops) > MOST_LOOPS or loops.count("map") > 1:
+        return f"it has more than {MOST_LOOPS} loops, or more than one of them is `map`"
+    if loops and bare.count("+") > MOST_SUMS:
+        return f"it has a loop, and adds more than {MOST_SUMS} times"
+    return None
 
 
 def _nested(bare: str) -> bool:

@@ -1,5 +1,6 @@
 """Where people decide: what waits, what was decided, and what was granted beforehand."""
 
+import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -7,6 +8,7 @@ from typing import Any, Literal
 import msgspec
 
 from gatepost.approvals import scripts
+from gatepost.approvals.condition import subject_of
 from gatepost.approvals.filing import Cabinet, Case, Sealed, case_of, merged
 from gatepost.approvals.grants import Granting
 from gatepost.approvals.herald import Herald
@@ -20,6 +22,7 @@ from gatepost.approvals.request import (
     Operator,
     Request,
     Undecidable,
+    Verdict,
     party_of,
 )
 from gatepost.approvals.settings import ApprovalsSettings
@@ -28,6 +31,7 @@ from gatepost.stores.api import Records
 from gatepost.stores.approvals import EVERYBODY, Approvals, Whose
 from gatepost.tools.api import Tool, ToolFailure
 from gatepost.tools.redaction import Redaction
+from gatepost_authz.caller import SubjectKind
 
 MOST_REASON = 1_000
 PAGE = 50
@@ -133,9 +137,9 @@ class Desk:
             if grant is not None:
                 self.granting.check(case, grant, edited)
             changed = self._approved(case, by, edited, self._words(tenant, reason))
-            if await self._of(tenant).replace(changed.record):
+            if await self._kept("approved", changed, by):
                 break
-        await self.herald.request("approved", changed.request, by)
+        await self.herald.request("approved", changed.request, by, on_record=True)
         if grant is not None:
             await self.granting.give(changed, grant, by)
         return changed.request
@@ -168,19 +172,22 @@ class Desk:
                 decisions=(*case.request.decisions, verdict),
                 sealed=None,
             )
-            if await self._of(tenant).replace(changed.record):
+            if await self._kept("rejected", changed, by):
                 break
-        await self.herald.request("rejected", changed.request, by)
+        await self.herald.request("rejected", changed.request, by, on_record=True)
         return changed.request
 
-    async def withdraw(self, tenant: str, whose: Whose = EVERYBODY) -> int:
+    async def withdraw(
+        self, tenant: str, whose: Whose = EVERYBODY, *, until: float = math.inf
+    ) -> int:
         """
-        End what these callers wait for, what was approved for them and not used, and their grants;
-        how many of all there were.
+        End what these callers wait for, what was approved for them and not used, and their grants,
+        as far as it was made *until* then; how many of all there were.
         """
-        count = await self.granting.revoke_of(tenant, whose)
+        count = await self.granting.revoke_of(tenant, whose, until)
         for record in await self._of(tenant).undecided(whose):
-            count += await self._end(case_of(record), "withdrawn") is not None
+            if record.created_at <= until:
+                count += await self._end(case_of(record), "withdrawn") is not None
         return count
 
     async def grants(self, tenant: str) -> list[Grant]:
@@ -220,6 +227,14 @@ class Desk:
             return None
         revision = changed.record.revision + 1
         return Case(msgspec.structs.replace(changed.record, revision=revision), changed.file)
+
+    async def _kept(self, verdict: Verdict, changed: Case, by: Approver) -> bool:
+        """Put a decision on record and keep it; False when the request changed meanwhile."""
+        await self.herald.record(verdict, changed.request, by)
+        if await self._of(changed.request.tenant).replace(changed.record):
+            return True
+        await self.herald.record("void", changed.request, by)
+        return False
 
     def _of(self, tenant: str) -> Approvals:
         return self.records.of(tenant).approvals
@@ -281,11 +296,19 @@ class Desk:
         if self.cabinet.digest(tool, arguments) == case.file.digest:
             return {}
         try:
-            tool.check(arguments)
+            checked = tool.check(arguments)
             shown = self.cabinet.shown(request.tenant, tool, arguments)
         except ToolFailure as refused:
             words = self.cabinet.clean(request.tenant, refused.failure.message)
             raise Undecidable(f"The tool does not take these arguments: {words}") from None
+        subject = subject_of(case.file.caller, tool, arguments, checked)
+        need = self.plan[request.tool].need(subject)
+        kind: SubjectKind = "user" if case.record.subject_kind == "user" else "client"
+        if need is not None and not need.within(kind, request.needed, request.by):
+            raise Undecidable(
+                "With these arguments the call needs more people, or others, than this request "
+                "asks. Reject it, and let the call be made with them."
+            )
         kept = self.cabinet.seal(request.id, Sealed(sealed.arguments, arguments))
         return {"sealed": kept, "edited": shown}
 

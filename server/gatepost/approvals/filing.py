@@ -10,6 +10,7 @@ import msgspec
 from msgspec.structs import replace
 
 from gatepost.approvals import verbatim
+from gatepost.approvals.condition import seen_of
 from gatepost.approvals.policy import Need
 from gatepost.approvals.request import Request, Undecidable, party_of
 from gatepost.approvals.sight import hides_arguments, hides_words
@@ -42,6 +43,8 @@ class File(msgspec.Struct, frozen=True):
     digest: bytes
     """Of the arguments."""
     timeout_s: float
+    caller: dict[str, Any] = {}
+    """As conditions see it, for arguments that a person writes."""
 
 
 class Sealed(msgspec.Struct, frozen=True):
@@ -110,10 +113,11 @@ class Cabinet:
         return hashlib.sha256(self._keyring.sign(KEYED, digest).encode()).digest()
 
     def binding(self, call: Call, tool: Tool, digest: bytes, policy: str) -> bytes:
-        """What an approval is bound to: caller, client, tool, arguments and policy."""
+        """What an approval is bound to: caller, client, actor, tool, arguments and policy."""
         caller = call.caller
         # As JSON, so that no choice of ids makes two different calls the same.
-        named = (*caller.principal_key, caller.client_id, tool.name, digest.hex(), policy)
+        who = (*caller.principal_key, caller.client_id, caller.actor)
+        named = (*who, tool.name, digest.hex(), policy)
         return hashlib.sha256(msgspec.json.encode(named)).digest()
 
     def filed(self, call: Call, tool: Tool, need: Need, policy: str, now: float) -> ApprovalRecord:
@@ -139,7 +143,7 @@ class Cabinet:
             destructive=tool.annotations.destructive_hint is True,
         )
         digest = self.digest(tool, call.arguments)
-        file = File(request, policy, digest, need.timeout_s)
+        file = File(request, policy, digest, need.timeout_s, seen_of(caller))
         return ApprovalRecord(
             id=request.id,
             meets=self.binding(call, tool, digest, policy),

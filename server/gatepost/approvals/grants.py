@@ -1,14 +1,17 @@
 """Calls that are approved before they are made: for one caller and tool, until a time or count."""
 
+import math
 import secrets
 from collections.abc import Callable
 
 import msgspec
+from msgspec.structs import asdict
 
 from gatepost.approvals.condition import BadCondition, Condition, Subject
 from gatepost.approvals.filing import Cabinet, Case
 from gatepost.approvals.herald import Herald
 from gatepost.approvals.judgement import same
+from gatepost.approvals.policy import Demand
 from gatepost.approvals.request import (
     Approver,
     Grant,
@@ -35,6 +38,8 @@ class Given(msgspec.Struct, frozen=True):
     policy: str
     digest: bytes
     """Of the arguments that it was given with."""
+    by: tuple[tuple[str, ...], ...] = ()
+    """What was known to be true of whoever gave it, as in a request."""
 
 
 _decode = msgspec.msgpack.Decoder(Given).decode
@@ -95,7 +100,9 @@ class Granting:
             remaining=grant.left,
             created_at=now,
             expires_at=grant.until,
-            details=msgspec.msgpack.encode(Given(grant, case.file.policy, case.file.digest)),
+            details=msgspec.msgpack.encode(
+                Given(grant, case.file.policy, case.file.digest, request.by)
+            ),
         )
         await self._records.of(request.tenant).grants.add(record)
         await self._herald.grant("granted", grant, by)
@@ -104,15 +111,27 @@ class Granting:
         """Those in force, the oldest first."""
         return [_grant(one) for one in await self._records.of(tenant).grants.all(self._clock())]
 
-    async def use(self, call: Call, tool: Tool, subject: Subject, policy: str) -> str | None:
-        """The id of a grant that the call has used up one call of, durably; None: there is none."""
-        caller, now = call.caller, self._clock()
+    async def use(self, call: Call, tool: Tool, subject: Subject, demand: Demand) -> str | None:
+        """
+        The id of a grant that the call has used up one call of, durably; None: there is none.
+
+        It lets nothing pass that whoever gave it could not have approved alone.
+        """
+        caller, now, need = call.caller, self._clock(), demand.need(subject)
+        if need is None or need.approvals > 1:
+            return None
         grants = self._records.of(caller.tenant_id).grants
         digest = None
         for record in await grants.of(tool.name, caller.issuer, caller.subject, now):
-            whom = (record.subject_kind, record.client_id)
             given = _decode(record.details)
-            if whom != (caller.subject_kind, caller.client_id) or given.policy != policy:
+            whom = (record.subject_kind, record.client_id, given.grant.caller.actor)
+            if (
+                whom != (caller.subject_kind, caller.client_id, caller.actor)
+                or given.policy != demand.version
+            ):
+                continue
+            operator = given.grant.by.kind == "operator"
+            if not operator and not need.within(caller.subject_kind, 1, given.by):
                 continue
             if given.grant.when is None:
                 digest = digest or self._cabinet.digest(tool, call.arguments)
@@ -138,9 +157,18 @@ class Granting:
         await self._herald.grant("grant_revoked", _grant(found[0]), by)
         return True
 
-    async def revoke_of(self, tenant: str, whose: Whose) -> int:
-        """End those of these callers; how many there were."""
-        return await self._records.of(tenant).grants.revoke_of(whose)
+    async def revoke_of(self, tenant: str, whose: Whose, until: float) -> int:
+        """End those of these callers that were given *until* then; how many there were."""
+        grants = self._records.of(tenant).grants
+        if until == math.inf:
+            return await grants.revoke_of(whose)
+        wanted = {name: value for name, value in asdict(whose).items() if value is not None}
+        count = 0
+        for one in await grants.all(self._clock()):
+            theirs = all(getattr(one, name) == value for name, value in wanted.items())
+            if theirs and one.created_at <= until:
+                count += await grants.revoke(one.id)
+        return count
 
     def _condition(self, text: str) -> Condition:
         found = self._conditions.get(text)

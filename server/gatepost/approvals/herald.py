@@ -20,6 +20,7 @@ What = Literal[
     "expired",
     "withdrawn",
     "used",
+    "void",
     "granted",
     "grant_used",
     "grant_revoked",
@@ -30,7 +31,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     """
     Something that happened and is durable.
 
-    `approved` with a request that still waits is the first approval of two.
+    `approved` with a request that still waits is the first approval of two; `void` takes back a
+    decision that was put on record and came too late.
     """
 
     what: What
@@ -53,34 +55,44 @@ class Hears(Protocol):
 class Herald:
     """Tells of each change once: the process that made it does."""
 
-    def __init__(self, relay: Relay, *hearers: Hears) -> None:
+    def __init__(self, relay: Relay, *hearers: Hears, minutes: Hears | None = None) -> None:
         self._relay = relay
+        self._minutes = minutes
         self.hearers = [*hearers]
 
-    async def request(self, what: What, request: Request, by: Approver | None = None) -> None:
-        """Tell what happened to a request."""
-        await self._tell(
-            Change(
-                what=what,
-                tenant=request.tenant,
-                id=request.id,
-                tool=request.tool,
-                by=by,
-                request=request,
-            )
-        )
+    async def record(self, what: What, request: Request, by: Approver) -> None:
+        """
+        Put on record what is about to be kept; raises StoreUnavailable.
+
+        A process may be killed between the two, and no call may run on a decision that nobody can
+        look up. What then is not kept was at least tried, and is taken back as `void`.
+        """
+        await self._put_down(_of_request(what, request, by))
+
+    async def request(
+        self, what: What, request: Request, by: Approver | None = None, *, on_record: bool = False
+    ) -> None:
+        """Tell what happened to a request; *on_record* says that it was put there before."""
+        await self._tell(_of_request(what, request, by), on_record=on_record)
 
     async def grant(self, what: What, grant: Grant, by: Approver | None = None) -> None:
         """Tell what happened to a grant."""
-        await self._tell(
-            Change(what=what, tenant=grant.tenant, id=grant.id, tool=grant.tool, by=by, grant=grant)
+        change = Change(
+            what=what, tenant=grant.tenant, id=grant.id, tool=grant.tool, by=by, grant=grant
         )
+        await self._tell(change, on_record=False)
 
-    async def _tell(self, change: Change) -> None:
+    async def _put_down(self, change: Change) -> None:
+        if self._minutes is not None:
+            await self._minutes(change)
+
+    async def _tell(self, change: Change, *, on_record: bool) -> None:
         log.info(
             f"approval_{change.what}", tenant=change.tenant, approval=change.id, tool=change.tool
         )
         try:
+            if not on_record:
+                await self._put_down(change)
             for hears in self.hearers:
                 await hears(change)
         finally:
@@ -92,3 +104,9 @@ class Herald:
             await self._relay.of(tenant).publish(TOPIC, changed.encode())
         except StoreUnavailable:
             log.warning("wake_up_not_sent")
+
+
+def _of_request(what: What, request: Request, by: Approver | None) -> Change:
+    return Change(
+        what=what, tenant=request.tenant, id=request.id, tool=request.tool, by=by, request=request
+    )

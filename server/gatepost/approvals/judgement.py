@@ -46,6 +46,8 @@ def unfit(request: Request, who: Approver) -> str | None:
             if request.kind == "script"
             else "This is your own call, so somebody else decides about it."
         )
+    if request.caller.actor == who.subject:
+        return "You made this call, for somebody else. Another person decides about it."
     if any(same(one.by, who) for one in request.decisions):
         return "You have approved it already; it takes a second person."
     if not satisfies(who, request.by):

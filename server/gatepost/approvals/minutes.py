@@ -33,7 +33,9 @@ class Minutes:
             "approval" if grant is None else "grant",
             outcome=change.what.removeprefix("grant_"),
             caller=None if by is None or isinstance(by, Operator) else by,
-            about=Person(whom.issuer, whom.subject, whom.client_id or "", whom.name),
+            about=Person(
+                whom.issuer, whom.subject, whom.client_id or "", whom.name, whom.actor or ""
+            ),
             tool=change.tool,
             approval=change.id,
             request_id="" if request is None else request.request_id,

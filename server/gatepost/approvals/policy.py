@@ -31,6 +31,10 @@ class Need(msgspec.Struct, frozen=True):
         """The same for a caller of that kind; nothing for a machine that no rule speaks of."""
         return self.by or ((USUAL,) if kind == "user" else ())
 
+    def within(self, kind: SubjectKind, needed: int, by: Iterable[tuple[str, ...]]) -> bool:
+        """Whether so many people, each of whom is one of each group of *by*, are enough for it."""
+        return self.approvals <= needed and set(self.of(kind)) <= set(by)
+
 
 class Clause(msgspec.Struct, frozen=True):
     """One rule that fits a tool."""

@@ -37,6 +37,8 @@ class Party(msgspec.Struct, frozen=True, kw_only=True):
     name: str = ""
     """What people call them, where their token says it; else empty."""
     client_id: str | None = None
+    actor: str | None = None
+    """Who acts for them, as the token says (``act``, RFC 8693 section 4.1)."""
 
     @property
     def shown(self) -> str:
@@ -153,12 +155,11 @@ def party_of(who: Approver) -> Party:
     """Somebody as pages show them."""
     if isinstance(who, Operator):
         return Party(subject=who.name, kind="operator")
-    claims = who.claims
-    name = claims.get("name") or claims.get("preferred_username") or claims.get("email") or ""
     return Party(
         subject=who.subject,
         issuer=who.issuer,
         kind=who.subject_kind,
-        name=name,
+        name=who.name,
         client_id=who.client_id,
+        actor=who.actor,
     )

@@ -8,14 +8,14 @@ from typing import Any
 import structlog
 from msgspec.structs import replace
 
-from gatepost.approvals.condition import subject_of
+from gatepost.approvals.condition import seen_of, subject_of
 from gatepost.approvals.desk import Desk
 from gatepost.approvals.filing import Case, check_readable
 from gatepost.approvals.policy import Demand
 from gatepost.approvals.reception import meet
 from gatepost.approvals.standing import Standing
-from gatepost.guard.ending import UNKNOWN
-from gatepost.guard.once import DAY_S, Runs, only_reads
+from gatepost.guard.ending import LOST, UNKNOWN, Ending
+from gatepost.guard.once import DAY_S, STILL_RUNNING, Runs, only_reads
 from gatepost.guard.run import INVITING, Terms, Work
 from gatepost.stores.api import Relay, StoreUnavailable
 from gatepost.tools.api import Call, Failure, Offer, Outcome, Tool, ToolFailure
@@ -42,6 +42,7 @@ NOBODY_CAME = (
 )
 WITHDRAWN = "The request for a person's approval was withdrawn, so the call was not run."
 CUT = "This caller may not call any more."
+RUNS_ALREADY = "This approved call is running already. Call again to get its outcome."
 EDITED = "A person approved this call with other arguments. It was run with: {arguments}"
 
 
@@ -85,12 +86,12 @@ class Approval:
         self, demand: Demand, call: Call, tool: Tool, arguments: Any, proceed: Next
     ) -> Outcome:
         check_readable(call.arguments)
-        subject = subject_of(call.caller, tool, call.arguments, arguments)
+        subject = subject_of(seen_of(call.caller), tool, call.arguments, arguments)
         need = demand.need(subject)
         if need is None:
             return await proceed(call, tool, arguments)
         self._check(call)
-        granted = await self._desk.granting.use(call, tool, subject, demand.version)
+        granted = await self._desk.granting.use(call, tool, subject, demand)
         if granted is not None:
             remark("grant", granted)
             return await proceed(call, tool, arguments)
@@ -162,13 +163,20 @@ class Approval:
             max_result_bytes=self._max_result_bytes,
             guard=Guard(self._redaction, call, tool),
         )
-        outcome = await self._runs.join(work, terms_of(request.id))
+        try:
+            outcome = await self._runs.join(work, terms_of(request.id))
+        except ToolFailure as refused:
+            failure = refused.failure
+            if failure.message != STILL_RUNNING:
+                raise
+            raise ToolFailure(failure.kind, RUNS_ALREADY, retry_after=failure.retry_after) from None
         if not _open_still(outcome):
             try:
                 await self._close(case)
             except StoreUnavailable:
                 # What is done is done, and the claim keeps it from being done again.
                 log.warning("approval_not_closed", approval=request.id)
+        outcome = _worded(outcome)
         return outcome if request.edited is None else _telling(outcome, request.edited)
 
     def _approved(self, case: Case, call: Call) -> bytes:
@@ -227,6 +235,30 @@ def _open_still(outcome: Outcome) -> bool:
     """Whether nothing was done, or nobody knows: the approval stays as it is."""
     failure = outcome.failure
     return failure is not None and (failure.kind in INVITING or outcome == UNKNOWN.outcome)
+
+
+def _message(ending: Ending) -> str:
+    outcome = ending.outcome
+    return "" if outcome is None or outcome.failure is None else outcome.failure.message
+
+
+WORDS = {
+    _message(UNKNOWN): "Whether this approved call did its work is not known: the server that ran "
+    "it is gone. It was not run again. Check what was done before you ask for it anew.",
+    _message(LOST["stopped"]): "This approved call was stopped while its tool ran, so part of its "
+    "work may be done. It was not run again. Check what was done before you ask for it anew.",
+    _message(LOST["too large"]): "This approved call was carried out, and its answer was too large "
+    "to be kept. It was not run again.",
+}
+"""What the claim says of a retry key, for agents that have given none."""
+
+
+def _worded(outcome: Outcome) -> Outcome:
+    failure = outcome.failure
+    words = None if failure is None else WORDS.get(failure.message)
+    if failure is None or words is None:
+        return outcome
+    return replace(outcome, failure=replace(failure, message=words))
 
 
 def _telling(outcome: Outcome, edited: bytes) -> Outcome:

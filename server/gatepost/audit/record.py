@@ -19,7 +19,6 @@ Kind = Literal[
     "secret",
     "signin",
     "tenant_mismatch",
-    "shared_audience",
     "tenant",
     "key",
     "erasure",
@@ -91,6 +90,8 @@ class Person(msgspec.Struct, frozen=True, omit_defaults=True):
     subject: str
     client: str = ""
     name: str = ""
+    actor: str = ""
+    """Who acts for them, as the token says (``act``)."""
 
 
 Side = dict[str, tuple[str, str]]
@@ -103,9 +104,14 @@ decode_person = msgspec.json.Decoder(Person).decode
 
 def person_of(caller: TenantContext) -> Person:
     """The caller as a record names it."""
-    claims = caller.claims
-    name = claims.get("name") or claims.get("preferred_username") or claims.get("email") or ""
-    return Person(*map(text, (caller.issuer, caller.subject, caller.client_id or "", name)))
+    named = (
+        caller.issuer,
+        caller.subject,
+        caller.client_id or "",
+        caller.name,
+        caller.actor or "",
+    )
+    return Person(*map(text, named))
 
 
 def draft(body: Body, private: Mapping[str, str], subject: str | None = None) -> Draft:

@@ -3,7 +3,6 @@
 import asyncio
 from collections.abc import AsyncIterator, Awaitable, Callable, Sequence
 from contextlib import aclosing, asynccontextmanager
-from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
 
@@ -20,6 +19,8 @@ from gatepost.commands.configuration import (
     settled,
     visible,
 )
+from gatepost.commands.stores import moment
+from gatepost.commands.stores import table as in_columns
 from gatepost.config.own import own_secrets
 from gatepost.config.references import plain
 from gatepost.config.stdio import BESIDE
@@ -166,6 +167,7 @@ def tell(request: Request) -> None:
         ("tool", f"{request.tool}  {request.title}".strip()),
         ("caller", who(request.caller)),
         ("client", request.caller.client_id or ""),
+        ("acting", request.caller.actor or ""),
         ("since", when(request.created_at)),
         ("until", when(request.until)),
         ("why", request.reason),
@@ -200,10 +202,7 @@ def granted(grant: Grant) -> tuple[str, ...]:
 
 def table(head: tuple[str, ...], rows: Sequence[tuple[str, ...]]) -> None:
     """Rows with a head, in columns; nothing in them moves the terminal's cursor."""
-    lines = [head, *(tuple(map(visible, row)) for row in rows)]
-    widths = [max(len(line[at]) for line in lines) for at in range(len(head))]
-    for line in lines:
-        click.echo("  ".join(map(str.ljust, line, widths)).rstrip())
+    click.echo(in_columns([head, *(tuple(map(visible, row)) for row in rows)]))
 
 
 def who(party: Party) -> str:
@@ -213,9 +212,7 @@ def who(party: Party) -> str:
 
 def when(seconds: float) -> str:
     """A time in UTC; empty for what has no end."""
-    if seconds == float("inf"):
-        return ""
-    return datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return "" if seconds == float("inf") else moment(seconds)
 
 
 def at_the_desk(path: Path, tenant: str, do: Callable[[Desk], Awaitable[T]]) -> T:

@@ -1,27 +1,37 @@
 """`gatepost tenant erase`: the end of a tenant, or of what is kept about one person of it."""
 
 import asyncio
+import sqlite3
 import time
 from pathlib import Path
+from typing import NamedTuple
 
 import click
 
 from gatepost.audit.erasure import Erasure as Record
 from gatepost.commands.configuration import administrator, config_option
-from gatepost.commands.stores import Stores, at_stores, checked, configured
+from gatepost.commands.stores import EVERY_TENANT, Stores, at_stores, checked, configured
+from gatepost.config.references import plain
 from gatepost.cutoffs.order import revocation, suspension
 from gatepost.cutoffs.watch import tell
 from gatepost.erasure import Erasure, Found, Unfinished
 from gatepost.mcp.keeper import owner_of
 from gatepost.mcp.legacy import LIFETIME_S
 from gatepost.settings import Config
+from gatepost.stores.api import StoreUnavailable
+from gatepost.stores.backends import scheme_of
 from gatepost.stores.cutoffs import CutOff
 from gatepost.stores.estate import Person
+from gatepost.stores.sql.sqlite import let_go
 from gatepost_authz.caller import SubjectKind, TenantContext
 
 SETTLE_S = 2.0
 """When every server has shut a tenant whose database answers, twice as long as it takes."""
 LONGEST_S = 86_400.0
+STILL_THERE = (
+    "What was removed can still be read from the file beside the database (-wal), because somebody "
+    "reads the database at the moment. Do it again later."
+)
 NOT_YET = "Nothing is removed yet. To remove all of it, for good: --yes"
 
 
@@ -48,7 +58,7 @@ def erase(  # its options
     async def do(stores: Stores) -> bool:
         checked(tenant_id, config, await stores.records.estate.tenants())
         if subject:
-            return await forgotten(tenant_id, issuer, subject, yes, stores)
+            return await forgotten(Whom(tenant_id, issuer, subject), yes, reason, stores)
         return await erased(tenant_id, yes, reason, config, stores)
 
     try:
@@ -63,6 +73,19 @@ def erase(  # its options
     if not done:
         click.echo(NOT_YET, err=True)
         raise click.exceptions.Exit(1)
+    overwrite(plain(config.storage.database))
+
+
+def overwrite(database: str) -> None:
+    """Leave nothing of it in what SQLite keeps beside its file."""
+    if scheme_of(database) != "sqlite":
+        return
+    try:
+        done = let_go(database)
+    except (sqlite3.Error, StoreUnavailable):
+        done = False
+    if not done:
+        click.echo(STILL_THERE, err=True)
 
 
 async def erased(tenant_id: str, yes: bool, reason: str, config: Config, stores: Stores) -> bool:
@@ -88,10 +111,7 @@ async def erased(tenant_id: str, yes: bool, reason: str, config: Config, stores:
         # Behind the others, so that who did it stays on record.
         await stores.note(tenant_id, "tenant", "erased", reason=reason)
     elif await records.of(tenant_id).trail.head() is not None:
-        raise click.ClickException(
-            "All but the details in the record of what happened is gone: without the key ring "
-            "(`keys.ring`) they cannot be erased in a way that can be proved."
-        )
+        raise unproven()
     click.echo(
         f"The tenant {tenant_id} is erased. It stays suspended until "
         f"`gatepost tenant resume {tenant_id}`."
@@ -99,8 +119,17 @@ async def erased(tenant_id: str, yes: bool, reason: str, config: Config, stores:
     return True
 
 
-async def forgotten(tenant_id: str, issuer: str, subject: str, yes: bool, stores: Stores) -> bool:
+class Whom(NamedTuple):
+    """One person of a tenant."""
+
+    tenant: str
+    issuer: str
+    subject: str
+
+
+async def forgotten(whom: Whom, yes: bool, reason: str, stores: Stores) -> bool:
     """Erase what is kept about one person; False when that was not wanted yet."""
+    tenant_id, issuer, subject = whom
     records, mine = stores.records, owned(tenant_id, issuer, subject)
     counted = await records.estate.count_of(tenant_id, mine)
     told = ", ".join(f"{number} {kind}" for kind, number in sorted(counted.items())) or "nothing"
@@ -115,12 +144,25 @@ async def forgotten(tenant_id: str, issuer: str, subject: str, yes: bool, stores
     while some := await records.estate.clear_of(tenant_id, mine):
         gone += some
     click.echo(f"removed {gone} records")
-    if stores.keyring is not None:
-        details = await Record(records, stores.keyring).erase_subject(tenant_id, issuer, subject)
-        click.echo(f"erased the details of {details} records of what happened")
-        await stores.note(tenant_id, "tenant", "person erased")
     click.echo("Files in the tenant's workspace are no one person's, and stay.")
+    if stores.keyring is not None:
+        record = Record(records, stores.keyring)
+        # Also where that stands which concerns no tenant alone, as a revocation by subject.
+        both = (tenant_id, EVERY_TENANT)
+        details = sum([await record.erase_subject(one, issuer, subject) for one in both])
+        click.echo(f"erased the details of {details} records of what happened")
+        await stores.note(tenant_id, "tenant", "person erased", reason=reason)
+    elif await records.of(tenant_id).trail.head() is not None:
+        raise unproven()
     return True
+
+
+def unproven() -> click.ClickException:
+    """Why the details of records stay."""
+    return click.ClickException(
+        "All but the details in the record of what happened is gone: without the key ring "
+        "(`keys.ring`) they cannot be erased in a way that can be proved."
+    )
 
 
 def owned(tenant_id: str, issuer: str, subject: str) -> Person:

@@ -147,8 +147,8 @@ def _nobody(config: Config, toolbox: Toolbox, roles: set[str]) -> Iterator[Probl
     if open_ones and usual not in roles:
         yield Problem(
             "config.W082",
-            f"{', '.join(sorted(open_ones)[:5])} need an {usual}, and no issuer's tokens give that "
-            "role: only the command line can approve",
+            f"calls of {', '.join(sorted(open_ones)[:5])} wait for an {usual}, and no issuer's "
+            "tokens give that role: only the command line can approve",
             f"add roles = {{ {usual} = {{ claim = ..., value = ... }} }} to an issuer",
             "warning",
             "approvals",

@@ -82,7 +82,8 @@ def _shared(config: Config) -> Iterator[Problem]:
     if config.storage.database == MEMORY and not config.development:
         yield Problem(
             "config.W030",
-            "tasks, retry keys and ended sessions are forgotten when the server stops",
+            "tasks, retry keys, ended sessions, approvals, revocations and the record of what "
+            "happened are forgotten when the server stops",
             f'set storage.database = "{SQLITE}PATH" or "postgresql://…"',
             "warning",
             DATABASE,

@@ -1,6 +1,7 @@
 """What waits for a person's decision ends with whoever asked for it, wherever it was asked."""
 
 import asyncio
+import math
 from collections.abc import Iterable
 
 import structlog
@@ -13,6 +14,8 @@ from gatepost.stores.cutoffs import CutOff
 KINDS = ("approvals", "grants")
 PAUSES_S = (1.0, 5.0, 30.0, 120.0)
 """How long until what the database did not take is tried again."""
+SETTLE_S = 60.0
+"""How much later than a cut-off something may be kept that came before it: clocks differ."""
 
 log = structlog.get_logger("gatepost.cutoffs")
 
@@ -56,9 +59,15 @@ class Withdrawals:
 
 
 async def withdraw(records: Records, desk: Desk, cut: CutOff) -> int:
-    """Withdraw what one cut-off reaches; how much that was. Raises StoreUnavailable."""
+    """
+    Withdraw what one cut-off reaches; how much that was. Raises StoreUnavailable.
+
+    A process that starts acts on a cut-off that others have acted on: what somebody has asked for
+    since then, with a new token, is none of its business.
+    """
     whose = Whose(
         issuer=cut.issuer or None, subject=cut.subject or None, client_id=cut.client or None
     )
     tenants = [cut.tenant] if cut.tenant else await records.estate.tenants(*KINDS)
-    return sum([await desk.withdraw(tenant, whose) for tenant in tenants])
+    until = math.inf if cut.suspends else max(cut.before, cut.blocked_until) + SETTLE_S
+    return sum([await desk.withdraw(tenant, whose, until=until) for tenant in tenants])

@@ -1,13 +1,13 @@
 """The audit trail: searched, and each record with what proves it."""
 
 from collections.abc import Sequence
-from typing import Literal
+from typing import Literal, get_args
 from urllib.parse import urlencode
 
 import msgspec
 
 from gatepost.audit.chain import START, hash_of
-from gatepost.audit.record import commitment, decode_numbered, decode_side
+from gatepost.audit.record import Kind, commitment, decode_numbered, decode_side
 from gatepost.audit.trail import Trail
 from gatepost.dashboard import reading
 from gatepost.dashboard.sheet import Sheet
@@ -17,22 +17,7 @@ from gatepost.stores.audit import Checkpoint, Question, Row
 
 PAGE = 50
 MOST_TEXT = 200
-KINDS = (
-    "call",
-    "refusal",
-    "approval",
-    "grant",
-    "signin",
-    "cutoff",
-    "secret",
-    "tenant",
-    "tenant_mismatch",
-    "shared_audience",
-    "erasure",
-    "retention",
-    "gap",
-    "break",
-)
+KINDS: tuple[str, ...] = get_args(Kind)
 AGES = {"": "Any time", "3600": "Last hour", "86400": "Last 24 hours", "604800": "Last 7 days"}
 
 

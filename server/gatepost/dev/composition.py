@@ -143,6 +143,7 @@ def write_settings(folder: Path, config: Config) -> None:
         % quoted(config.issuers[0].issuer),
         b"tenancy = { tenants = %b }" % quoted(config.tenancy.tenants),
         b"storage = { database = %b }" % quoted(f"sqlite:///{quote(str(place / DATABASE_FILE))}"),
+        b"tools = { packs = %b }" % quoted(config.tools.packs),
         b"keys = { ring = %b }" % quoted(f"file:{place / RING_FILE}"),
     ]
     (folder / SETTINGS_FILE).write_bytes(b"\n".join([*lines, b""]))

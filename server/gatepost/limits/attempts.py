@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from gatepost.limits.stage import EXCEEDED
 from gatepost.stores.bucket import Buckets
-from gatepost.tools.api import ToolFailure
+from gatepost.tools.api import Failure, ToolFailure
 from gatepost_authz.caller import TenantContext
 
 
@@ -35,4 +35,9 @@ class Attempts:
         name = ("retry", *caller.principal_key)
         wait = self._buckets.spend(name, self._monotonic(), rate=self._rate, burst=self._burst)
         if wait > 0:
-            raise ToolFailure("rate_limit", EXCEEDED, retry_after=math.ceil(wait))
+            refusal = ToolFailure("rate_limit", EXCEEDED)
+            # Whose limit it was is told and counted like that of any other of ours.
+            refusal.failure = Failure(
+                "rate_limit", EXCEEDED, retry_after=math.ceil(wait), limit="caller"
+            )
+            raise refusal

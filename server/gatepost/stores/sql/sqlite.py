@@ -3,6 +3,7 @@
 import os
 import sqlite3
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from urllib.parse import unquote
 
 from sqlalchemy import URL, event
@@ -22,6 +23,8 @@ PRAGMAS: Mapping[str, int | str] = {
     # FULL: a transaction that was acknowledged survives the loss of power.
     "synchronous": 2,
     "fullfsync": 1,
+    # What is deleted or erased is overwritten; else it could be read from the file for years.
+    "secure_delete": 1,
     "foreign_keys": 1,
 }
 
@@ -68,6 +71,16 @@ def opener(path: str) -> Callable[[sqlite3.Connection | None], sqlite3.Connectio
         return connection
 
     return opened
+
+
+def let_go(url: str) -> bool:
+    """
+    Empty the log beside the file (`-wal`), where what was deleted may stand still; False while
+    somebody reads what it holds. Raises the driver's errors.
+    """
+    with closing(opener(path_of(url))(None)) as connection:
+        busy, *_ = connection.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()
+    return not busy
 
 
 def _settle(path: str, cursor: DBAPICursor | sqlite3.Cursor) -> None:

@@ -1,0 +1,56 @@
+"""What attacks on erasure found: what was gone from the tables could be read from the files."""
+
+import asyncio
+from pathlib import Path
+
+import pytest
+from click.testing import CliRunner
+
+from gatepost.cli import main
+from gatepost.commands import erase
+from gatepost.stores.backends import open_records
+
+NAME = b"Zelda Quux of Hyrule"
+CONFIG = """
+resource = "http://127.0.0.1:8000/mcp"
+mode = "development"
+storage = { database = "sqlite:///gatepost.db" }
+tenancy = { tenants = ["acme"] }
+issuers = [{ issuer = "http://127.0.0.1:9/main", tenant = { value = "acme" } }]
+"""
+
+
+async def kept(folder: Path) -> None:
+    """A tenant's entries about somebody, small and large, which the file has taken up."""
+    records = await open_records(f"sqlite:///{folder}/gatepost.db")
+    entries = records.of("acme").entries("notes")
+    for number in range(40):
+        await entries.put(f"k{number}", NAME * (number * 40 + 1), now=0.0)
+    await records.aclose()
+
+
+def left(folder: Path) -> dict[str, int]:
+    """How often each file of the database has the name."""
+    return {one.name: one.read_bytes().count(NAME) for one in folder.glob("gatepost.db*")}
+
+
+def test_what_was_erased_is_in_no_file(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """While a server has the database open, too: it would empty the log only when it ends."""
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setattr(erase, "SETTLE_S", 0.0)
+    (tmp_path / "gatepost.toml").write_text(CONFIG, encoding="utf-8")
+    asyncio.run(kept(tmp_path))
+    assert left(tmp_path)["gatepost.db"] > 0
+
+    async def erased_beside_a_server() -> str:
+        server = await open_records("sqlite:///gatepost.db")
+        await server.of("acme").entries("notes").put("late", NAME, now=0.0)
+        done = await asyncio.to_thread(
+            CliRunner().invoke, main, ["tenant", "erase", "acme", "--yes"]
+        )
+        found = left(tmp_path)
+        await server.aclose()
+        assert set(found.values()) == {0}, found
+        return done.output
+
+    assert "is erased" in asyncio.run(erased_beside_a_server())
