@@ -1,6 +1,7 @@
 """Runs the server: one process, or several on one socket, until a signal ends it."""
 
 import asyncio
+import importlib
 import logging
 import os
 import signal
@@ -9,6 +10,7 @@ import ssl
 import sys
 import time
 from collections.abc import Callable, Sequence
+from contextlib import AbstractContextManager, nullcontext
 from functools import partial
 from types import FrameType
 
@@ -27,8 +29,6 @@ from gatepost.settings import Config
 from gatepost.storage import prepare
 from gatepost.stores.api import StoreRefused, StoreUnavailable
 from gatepost.telemetry.cells import Board
-from gatepost.telemetry.collector import registry_of
-from gatepost.telemetry.exposition import Exposition
 from gatepost.telemetry.logs import configure
 from gatepost.telemetry.metrics import Meter
 from gatepost.wire.deadlines import Deadlines
@@ -76,13 +76,23 @@ def work(job: Job, on_ready: Callable[[], object], *, place: int = 0) -> None:
     """Serve in this process, whose numbers have that *place* on the board."""
     meter = Meter(job.board.slot(place))
     meter.begin(now=time.time())
-    # Each worker answers for all: one scrape sees the numbers of every one, whoever takes it.
-    app = Exposition(registry_of(job.board, version=version()))
     with (
         asyncio.Runner(loop_factory=uvloop.new_event_loop) as runner,
-        scraped(app, job.metrics),
+        _scrapes(job),
     ):
         runner.run(_serve(job, on_ready, meter))
+
+
+def _scrapes(job: Job) -> AbstractContextManager[None]:
+    """Answers `/metrics` for the time of a block, where that is served."""
+    if job.metrics is None:
+        return nullcontext()
+    # By name: a server that nobody scrapes does not wait for the library that writes the numbers.
+    collector = importlib.import_module("gatepost.telemetry.collector")
+    exposition = importlib.import_module("gatepost.telemetry.exposition")
+    # Each worker answers for all: one scrape sees the numbers of every one, whoever takes it.
+    registry = collector.registry_of(job.board, version=version())
+    return scraped(exposition.Exposition(registry), job.metrics)
 
 
 async def _serve(job: Job, on_ready: Callable[[], object], meter: Meter) -> None:

@@ -11,7 +11,8 @@ from tests.tenancy.house import house, issuer
 PROGRAM = """
 import sys
 import gatepost.serve, gatepost.commands.serve
-print([name for name in sys.modules if name.startswith("opentelemetry") or name == "requests"])
+unused = ("opentelemetry", "prometheus_client", "requests")
+print([name for name in sys.modules if name.startswith(unused)])
 """
 
 
