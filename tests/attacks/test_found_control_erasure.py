@@ -6,9 +6,12 @@ from pathlib import Path
 import pytest
 from click.testing import CliRunner
 
+from gatepost.approvals.erasure import forget
+from gatepost.approvals.request import GrantTerms
 from gatepost.cli import main
 from gatepost.commands import erase
 from gatepost.stores.backends import open_records
+from tests.approvals.bureau import ACME, BOB, CAROL, Bureau, said
 
 NAME = b"Zelda Quux of Hyrule"
 CONFIG = """
@@ -54,3 +57,31 @@ def test_what_was_erased_is_in_no_file(tmp_path: Path, monkeypatch: pytest.Monke
         return done.output
 
     assert "is erased" in asyncio.run(erased_beside_a_server())
+
+
+async def test_whoever_decided_is_forgotten_too() -> None:
+    """
+    An approver who was erased stood by name in everybody's history, and what they had granted held
+    on. Half an approval of theirs counts no more.
+    """
+    bureau = Bureau(require=["act"], rules=[{"tools": ["put"], "approvals": 2}])
+    replica = bureau.replica()
+    desk, ours = replica.desk, bureau.records.of(ACME)
+    for what in ("a", "b"):
+        request = await replica.asked(what=what)
+        await desk.approve(ACME, request.id, BOB, grant=GrantTerms(uses=5), reason="Bob B. says so")
+    half = await replica.asked("put", what="c")
+    await desk.approve(ACME, half.id, BOB)
+    refused = await replica.asked(what="d")
+    await desk.reject(ACME, refused.id, CAROL, "no")
+
+    assert await forget(ours, BOB.issuer, BOB.subject) == 5
+
+    kept = [*await ours.approvals.waiting(9), *await ours.approvals.past(None, 9)]
+    assert len(kept) == 4
+    assert not [one for one in kept if b"Bob" in one.details or b"bob" in one.details]
+    assert await desk.grants(ACME) == []
+    assert (await desk.get(ACME, half.id)).given == 0  # type: ignore[union-attr]
+    assert said(await replica.call(what="a")) == "a 0 1"
+    assert "no" in said(await replica.call(what="d"))
+    assert await forget(ours, BOB.issuer, BOB.subject) == 0

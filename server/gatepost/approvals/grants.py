@@ -17,6 +17,7 @@ from gatepost.approvals.request import (
     Grant,
     GrantTerms,
     Operator,
+    Party,
     Undecidable,
     party_of,
 )
@@ -182,3 +183,8 @@ class Granting:
 def _grant(record: GrantRecord) -> Grant:
     grant = _decode(record.details).grant
     return msgspec.structs.replace(grant, left=record.remaining, until=record.expires_at)
+
+
+def giver_of(record: GrantRecord) -> Party:
+    """Who gave a grant."""
+    return _decode(record.details).grant.by

@@ -8,6 +8,7 @@ from typing import NamedTuple
 
 import click
 
+from gatepost.approvals.erasure import forget
 from gatepost.audit.erasure import Erasure as Record
 from gatepost.commands.configuration import administrator, config_option
 from gatepost.commands.stores import EVERY_TENANT, Stores, at_stores, checked, configured
@@ -143,6 +144,7 @@ async def forgotten(whom: Whom, yes: bool, reason: str, stores: Stores) -> bool:
     gone = 0
     while some := await records.estate.clear_of(tenant_id, mine):
         gone += some
+    gone += await forget(records.of(tenant_id), issuer, subject)
     click.echo(f"removed {gone} records")
     click.echo("Files in the tenant's workspace are no one person's, and stay.")
     if stores.keyring is not None:

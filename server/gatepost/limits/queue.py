@@ -41,7 +41,8 @@ class Queue:
             last = line.last_of_longest(caller)
             if last is None:
                 return False
-            last.set_result(False)
+            if not last.done():  # its caller may have hung up, and not heard of it yet
+                last.set_result(False)
             self.waiting -= 1
         self._lines[tenant] = line
         loop = asyncio.get_running_loop()

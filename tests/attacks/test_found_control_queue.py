@@ -1,0 +1,34 @@
+"""What attacks on the queue of a full process found."""
+
+import asyncio
+
+import pytest
+
+from gatepost.limits.queue import Queue
+
+WITHIN_S = 10
+
+
+async def test_who_hangs_up_as_it_has_to_give_way_breaks_nothing() -> None:
+    """
+    The caller who came got an internal error, and the count of those who wait was off by one for
+    ever: each call that ended from then on failed, whosever it was.
+    """
+    queue = Queue({})
+    queue.most, queue.running, queue.each = 1, 1, 3
+    flood = [asyncio.create_task(queue.enter("acme", "flood")) for _ in range(3)]
+    await asyncio.sleep(0)
+    assert queue.waiting == 3
+
+    other = asyncio.create_task(queue.enter("acme", "other"))
+    # Its connection is gone, and it hears of that after the other has come.
+    flood[-1].cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await flood[-1]
+
+    async with asyncio.timeout(WITHIN_S):
+        for waiting in (flood[0], other, flood[1]):
+            queue.leave()
+            assert await waiting
+    queue.leave()
+    assert (queue.running, queue.waiting) == (0, 0)
