@@ -7,8 +7,9 @@ import msgspec
 import pytest
 
 from gatepost.approvals.filing import MOST_ARGUMENTS, merged
-from gatepost.approvals.request import Undecidable
+from gatepost.approvals.request import Party, Request, Undecidable
 from gatepost.approvals.verbatim import decoded
+from gatepost.commands.approvals import tell
 from gatepost.dashboard.assets import Assets
 from gatepost.dashboard.glyph import MOST_MARKS, hidden, spelt
 from gatepost.dashboard.reading import read
@@ -124,3 +125,30 @@ def test_no_mark_paints_over_what_runs(mark: str) -> None:
 def test_letters_of_all_languages_stay_letters(text: str) -> None:
     """Accents as people write them are no attack."""
     assert not hidden(text)
+
+
+@pytest.mark.parametrize("sign", ["\u2028", "\x0c", "\x1c", "\x85", "\ufe01", "\u3164"], ids=ascii)
+def test_the_command_line_shows_what_is_in_a_line(
+    sign: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """`approvals show` made two lines of one, or nothing of what models read and people do not."""
+    ada = Party(subject="ada")
+    script = Request(
+        id="script:1",
+        tenant="acme",
+        kind="script",
+        state="waiting",
+        tool="a.star",
+        caller=ada,
+        created_at=0,
+        until=1,
+        content=f"# nothing{sign}evil()\n",
+    )
+    arguments = json.dumps({"a": f"x{sign}y"}, ensure_ascii=False).encode()
+    tell(script)
+    tell(msgspec.structs.replace(script, kind="call", content=None, arguments=arguments))
+
+    said = capsys.readouterr().out
+    assert sign not in said
+    assert "# nothing\\" in said
+    assert '"a": "x\\' in said

@@ -2,9 +2,12 @@
 
 from time import perf_counter
 
+from gatepost.audit.entry import drafts_of
 from gatepost.audit.journal import Journal
+from gatepost.audit.record import decode_side
 from gatepost.audit.settings import AuditSettings
 from gatepost.keyring import KeyRing
+from gatepost.stores.audit import Draft
 from gatepost.stores.memory.records import MemoryRecords
 from gatepost.tools.api import Call
 from gatepost.tools.redaction import Guard, Redaction
@@ -13,6 +16,8 @@ from tests.audit.toolset import pack
 from tests.support.steps import steps
 
 MOST_STEPS = 6
+RECORDS = 32
+MOST_WRITER_STEPS = 150
 
 
 def a_call(size: int) -> Call:
@@ -32,3 +37,20 @@ async def test_a_call_leaves_a_tuple_and_goes_on() -> None:
     await journal.aclose()
 
     assert max(taken) <= MOST_STEPS
+
+
+def test_a_record_costs_the_writer_a_bounded_number_of_steps() -> None:
+    """The writer shares its core with calls; each commitment has a salt of its own all the same."""
+    redaction = Redaction()
+    entries = []
+    for _ in range(RECORDS):
+        call = a_call(10)
+        guard = Guard(redaction, call, pack.tools["write"], checked=True)
+        entries.append((call, 1.0, 2.0, [guard], None))
+    made: list[Draft] = []
+    taken = steps(lambda: made.extend(*drafts_of(entries, (3.0, 3.0), AuditSettings()).values()))
+    sides = [decode_side(draft.side or "") for draft in made]
+    salts = {salt for side in sides for salt, _ in side.values()}
+
+    assert taken <= RECORDS * MOST_WRITER_STEPS
+    assert len(salts) == sum(map(len, sides)) == 2 * RECORDS

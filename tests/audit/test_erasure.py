@@ -70,6 +70,18 @@ async def test_a_revocation_that_named_no_issuer_is_about_the_person(url: str) -
         assert "carol" not in await everything(one)
 
 
+@pytest.mark.requirement("AU4")
+async def test_whoever_acted_for_somebody_is_erased_with_them(url: str) -> None:
+    """The record of the call names both, in one detail."""
+    async with shelf(url) as one:
+        both = Person(ISSUER, "alice", actor="carol")
+        await one.journal.note("acme", "approval", outcome="requested", about=both)
+        gone = await one.erasure.erase_subject("acme", ISSUER, "carol")
+
+        assert gone == 1
+        assert "carol" not in await everything(one)
+
+
 async def test_a_tenant_is_erased_and_its_chain_is_whole(url: str) -> None:
     """Nobody's name and nobody's reasons; what was done and when stays, until its time is over."""
     async with shelf(url) as one:

@@ -1,6 +1,7 @@
 """What the issue wants to see: people at a real browser decide about calls of a real MCP client."""
 
 import re
+import time
 from collections.abc import Iterator
 
 import pytest
@@ -123,6 +124,19 @@ def test_what_nobody_decides_expires_before_their_eyes(
         assert outcome.result(ANSWER_S).is_error
         page.get_by_role("link", name="Show how it stands").click()
         expect(page.get_by_text("Nobody decided in time")).to_be_visible()
+
+
+def test_the_time_left_is_by_the_servers_clock(dave: Visitor, erins: Agent) -> None:
+    """The clock of whoever looks may be minutes off, and the request ends all the same."""
+    page = dave.open()
+    page.clock.install(time=time.time() - 120)
+    outcome = erins.call("refund", {"customer": "C-14", "amount": 30})
+    arrived(page, "Pay back")
+    page.clock.run_for(1_500)  # the page has counted for itself by now
+
+    expect(page.locator("time[data-until]").first).to_have_text(re.compile(r"^[0-4]:\d\d$"))
+    page.get_by_role("button", name="Reject").click()
+    assert outcome.result(ANSWER_S).is_error
 
 
 def test_two_people_decide_where_it_takes_two(

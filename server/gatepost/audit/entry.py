@@ -1,13 +1,13 @@
 """From a call that has ended to the draft of its record; runs off the path of calls."""
 
 import asyncio
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import msgspec
 import structlog
 
-from gatepost.audit.record import Body, draft, drafted, encode, person_of, sealed, text
+from gatepost.audit.record import Body, draft, drafted, encode, fresh_salts, person_of, sealed, text
 from gatepost.audit.settings import AuditSettings
 from gatepost.redaction.document import cleaned, harmless
 from gatepost.stores.api import StoreUnavailable
@@ -54,6 +54,8 @@ class Reason(msgspec.Struct, frozen=True):
 
 People = dict[int, tuple[str, str]]
 """What records of one batch say of each caller, by its identity in memory."""
+Shared = tuple[People, Iterator[bytes]]
+"""What the drafts of one batch share, and the salts that they do not."""
 NOTHING: Mapping[str, str] = {}
 
 Ended = tuple[Call, float, float, list[Guard], Failure | Reason | None]
@@ -96,9 +98,10 @@ def drafts_of(
     floods must not fill the disk.
     """
     made: dict[str, list[Draft]] = {}
-    people: People = {}
+    shared: Shared = {}, fresh_salts()
     limited: dict[tuple[int, str], list[Ended]] = {}
-    wall, ticks = now
+    changes = settings.calls == "changes"
+    offset = now[0] - now[1]
     for entry in entries:
         if len(entry) == 2:  # the pair
             made.setdefault(entry[0], []).append(entry[1])
@@ -107,12 +110,12 @@ def drafts_of(
         if ending is not None and is_limited(ending):
             limited.setdefault((id(call.caller), call.name), []).append(entry)
             continue
-        if ending is None and settings.calls == "changes" and guards and reads(guards[0].offer):
+        if changes and ending is None and guards and reads(guards[0].offer):
             continue
-        one = _drafted(entry, wall - ticks, people, settings, 1)
+        one = _drafted(entry, offset, shared, settings, 1)
         made.setdefault(call.caller.tenant_id, []).append(one)
     for alike in limited.values():
-        one = _drafted(alike[-1], wall - ticks, people, settings, len(alike))
+        one = _drafted(alike[-1], offset, shared, settings, len(alike))
         made.setdefault(alike[0][0].caller.tenant_id, []).append(one)
     return made
 
@@ -128,10 +131,10 @@ def is_limited(ending: Failure | Reason) -> bool:
 
 
 def _drafted(
-    entry: Ended, offset: float, people: People, settings: AuditSettings, times: int
+    entry: Ended, offset: float, shared: Shared, settings: AuditSettings, times: int
 ) -> Draft:
     try:
-        return _draft(entry, offset, people, settings, times)
+        return _draft(entry, offset, shared, settings, times)
     except (ValueError, RecursionError) as problem:
         # One record that cannot be made as it should must not stop all others.
         call, _, ended, _, _ = entry
@@ -147,12 +150,13 @@ def _drafted(
 
 
 def _draft(
-    entry: Ended, offset: float, people: People, settings: AuditSettings, times: int
+    entry: Ended, offset: float, shared: Shared, settings: AuditSettings, times: int
 ) -> Draft:
     call, began, ended, guards, ending = entry
     caller = call.caller
     guard = guards[0] if guards else None
     private: dict[str, str] = {}
+    people, salts = shared
     known = people.get(id(caller))
     if known is None:
         known = people[id(caller)] = encode(person_of(caller)), text(caller.subject)
@@ -169,7 +173,7 @@ def _draft(
     remarks = (guard.remarks if guard is not None else None) or NOTHING
     if guard is not None and settings.arguments == "redacted" and may_show(guard, outcome):
         private["arguments"] = shown(guard, settings.max_argument_bytes)
-    side, commitments = sealed(private)
+    side, commitments = sealed(private, salts)
     refused = outcome in REFUSED or (guard is not None and not guard.checked)
     body = Body(
         at=int((ended + offset) * 1000),

@@ -38,13 +38,15 @@ class Erasure:
         """
         Erase the details of every record that a person made or that is about it; how many.
 
-        A revocation may name a subject of whatever issuer: that is about this person, too. Raises
-        StoreUnavailable; it may be called again then.
+        A revocation may name a subject of whatever issuer, and somebody may have acted for another
+        one: both are about this person, too. Raises StoreUnavailable; it may be called again then.
         """
 
         def concerns(side: Side) -> bool:
             people = [decode_person(side[field][1]) for field in PEOPLE if field in side]
-            return any(one.subject == subject and one.issuer in (issuer, "") for one in people)
+            return any(
+                subject in (one.subject, one.actor) and one.issuer in (issuer, "") for one in people
+            )
 
         return await self._erase(tenant, concerns, "subject")
 

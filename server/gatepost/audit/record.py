@@ -1,7 +1,7 @@
 """What one record says, and what of it can be erased without breaking the chain."""
 
 import os
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from hashlib import sha256
 from typing import Literal
 
@@ -32,6 +32,7 @@ erased, what is gone because its time was over, what could not be written, and w
 was not the one that this server had left.
 """
 SALT_BYTES = 16
+SALTS_AT_ONCE = 64
 LONGEST = 4_096
 """Characters of any text but the arguments, which have a bound of their own."""
 
@@ -128,15 +129,29 @@ def drafted(body: Body, side: str | None, subject: str | None) -> Draft:
     return Draft(encoded, body.at, body.kind, body.tool, body.outcome, subject, side)
 
 
-def sealed(private: Mapping[str, str]) -> tuple[str | None, dict[str, str]]:
+def fresh_salts() -> Iterator[bytes]:
+    """
+    Salts without end, each for one value alone.
+
+    Asking the system for each of them lets go of the interpreter's lock each time, and the thread
+    that writes records would wait for the loop as often.
+    """
+    while True:
+        drawn = os.urandom(SALT_BYTES * SALTS_AT_ONCE)
+        for at in range(0, len(drawn), SALT_BYTES):
+            yield drawn[at : at + SALT_BYTES]
+
+
+def sealed(
+    private: Mapping[str, str], salts: Iterator[bytes] | None = None
+) -> tuple[str | None, dict[str, str]]:
     """The side part of these values, and what a body says of them."""
     if not private:
         return None, {}
     side, commitments = {}, {}
-    salts, at = os.urandom(SALT_BYTES * len(private)), 0
+    salts = salts or fresh_salts()
     for field, value in private.items():
-        salt = salts[at : at + SALT_BYTES]
-        at += SALT_BYTES
+        salt = next(salts)
         side[field] = (salt.hex(), value)
         commitments[field] = sha256(salt + value.encode()).hexdigest()
     return _plain(side).decode(), commitments

@@ -25,6 +25,7 @@ from gatepost.config.own import own_secrets
 from gatepost.config.references import plain
 from gatepost.config.stdio import BESIDE
 from gatepost.config.toolbox import Toolbox
+from gatepost.dashboard.glyph import shown
 from gatepost.outbound.client import Client
 from gatepost.reviews import Reviews
 from gatepost.secrets.shelf import Secrets
@@ -181,14 +182,15 @@ def tell(request: Request) -> None:
         if arguments is not None and request.kind == "call":
             click.echo(f"{name}:")
             for line in readable(arguments):
-                click.echo(f"  {visible(line)}")
-    for line in (request.content or "").splitlines():
-        click.echo(f"  {visible(line)}")
+                click.echo(f"  {visible(shown(line))}")
+    # Nothing but a line feed ends a line of a script: another sign would forge lines here.
+    for line in (request.content or "").removesuffix("\n").split("\n") if request.content else ():
+        click.echo(f"  {visible(shown(line))}")
 
 
 def readable(arguments: bytes) -> list[str]:
     """JSON as lines; what is in its strings stays escaped."""
-    return msgspec.json.format(arguments).decode().splitlines()
+    return msgspec.json.format(arguments).decode().split("\n")
 
 
 def granted(grant: Grant) -> tuple[str, ...]:

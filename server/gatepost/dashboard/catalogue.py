@@ -12,6 +12,7 @@ from gatepost.dashboard.visit import Answer, Visit
 from gatepost.tools.api import Tool
 from gatepost.tools.registry import Registry
 from gatepost_authz.caller import TenantContext
+from gatepost_authz.errors import InsufficientAuthentication
 from gatepost_authz.scopes import Implications
 
 Level = Literal["may", "asks", "steps_up", "may_not"]
@@ -78,7 +79,14 @@ class Catalogue:
             Row(
                 tool=tool,
                 rules=rules_of(plan.get(tool.name)),
-                standing=standing(tool, somebody, self._baseline, registry.obtainable, plan)
+                standing=standing(
+                    tool,
+                    somebody,
+                    self._baseline,
+                    registry.obtainable,
+                    plan,
+                    now=self._sheet.clock(),
+                )
                 if somebody
                 else None,
             )
@@ -116,6 +124,8 @@ def standing(
     baseline: frozenset[str],
     obtainable: frozenset[str],
     plan: Plan,
+    *,
+    now: float,
 ) -> Standing:
     """Whether somebody with these scopes may call the tool, by the rules that calls meet."""
     if missing := baseline - somebody.scopes:
@@ -125,7 +135,7 @@ def standing(
         return Standing("may_not", f"Lacks {_list(out_of_reach)}: the tool is unknown to it.")
     if missing:
         return Standing("steps_up", f"Lacks {_list(missing)}, which its client may ask for.")
-    if tool.acr_values or tool.max_age_s is not None:
+    if not _suffices(tool, somebody.caller, now):
         return Standing("steps_up", f"Needs a sign-in {_signin(tool)}.")
     demand = plan.get(tool.name)
     if demand is None:
@@ -156,6 +166,19 @@ def _by_pack(rows: Iterable[Row]) -> Mapping[str, list[Row]]:
     for row in rows:
         packs.setdefault(row.tool.pack, []).append(row)
     return dict(sorted(packs.items()))
+
+
+def _suffices(tool: Tool, caller: TenantContext | None, now: float) -> bool:
+    """Whether the sign-in is good enough; of entered scopes nobody knows one."""
+    if not tool.acr_values and tool.max_age_s is None:
+        return True
+    if caller is None:
+        return False
+    try:
+        caller.require_authentication(tool.acr_values, tool.max_age_s, now=now)
+    except InsufficientAuthentication:
+        return False
+    return True
 
 
 def _signin(tool: Tool) -> str:

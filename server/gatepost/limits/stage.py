@@ -116,9 +116,7 @@ class Limits:
             if running.get(name, 0) >= most:
                 full = whose
         if shape.buckets:
-            wanted = []
-            for whose, each_s, room_s in shape.buckets:
-                wanted.append((names[whose], each_s, room_s))
+            wanted = [(names[whose], each_s, room_s) for whose, each_s, room_s in shape.buckets]
             wait, at = self.buckets.spend_all(wanted, self.monotonic(), take=full < 0)
             if wait > PLACE_WAIT_S or (wait and full < 0):
                 return self._refused(call, wait, KINDS[shape.buckets[at][0]])

@@ -1,7 +1,7 @@
 """One HTTP exchange: verb, body, era, and the leg that serves it."""
 
 from collections import Counter
-from collections.abc import Iterable, Set
+from collections.abc import Awaitable, Iterable, Set
 
 import msgspec
 from msgspec import UNSET
@@ -209,19 +209,26 @@ class Endpoint:
             return await self._handshake.end(exchange, room)
         return await self._handshake.listen(exchange, room)
 
-    async def _request(
+    def _request(
         self,
         exchange: Exchange,
         message: Message,
         identity: bytes,
         params: Params,
         problem: Refused | None,
+    ) -> Awaitable[Answer | Line | None]:
+        version = None if params.meta is UNSET else params.meta.version
+        if version == MODERN and exchange.headers.get(VERSION_HEADER) == MODERN_HEADER:
+            # DE-01 without asking the table: most requests are this, and pay for no more coroutine.
+            return self._stateless.serve(exchange, message, identity, params, problem)
+        return self._ruled(exchange, message, identity, params)
+
+    async def _ruled(
+        self, exchange: Exchange, message: Message, identity: bytes, params: Params
     ) -> Answer | Line | None:
+        """What the table says of a request."""
         version = None if params.meta is UNSET else params.meta.version
         header = _version(exchange.headers)
-        if version == MODERN and header == MODERN:
-            # DE-01 without asking the table: most requests are this.
-            return await self._stateless.serve(exchange, message, identity, params, problem)
         ruling = decide(
             "POST",
             Kind.REQUEST,

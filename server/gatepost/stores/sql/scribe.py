@@ -9,6 +9,7 @@ import asyncio
 import sqlite3
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from functools import lru_cache
 
 from gatepost.stores.api import StoreUnavailable
 from gatepost.stores.audit import Batch, Head, Link, Row
@@ -28,7 +29,12 @@ _KEEP = (
 )
 # Few sizes, so that each statement is prepared once; one step of the database for many rows, as
 # each gives up the interpreter's lock and may wait for it.
-_SIZES = (64, 16, 4, 1)
+_STATEMENTS = [
+    (size * len(_RECORD), _INSERT + ", ".join([_PLACES] * size))
+    for size in (64, 32, 16, 8, 4, 2, 1)
+]
+# The same tools and people come again and again.
+_kept = lru_cache(maxsize=1024)(escaped)
 
 
 class SqliteScribe(SqlScribe):
@@ -101,9 +107,9 @@ def _write(connection: sqlite3.Connection, batch: Batch, link: Link) -> dict[str
                     row.number,
                     row.at,
                     row.kind,  # words of ours, as is the outcome
-                    escaped(row.tool),
+                    _kept(row.tool),
                     row.outcome,
-                    row.subject and escaped(row.subject),
+                    row.subject and _kept(row.subject),
                     row.body,
                     row.side,
                     row.hash,
@@ -118,9 +124,8 @@ def _end(head: Head) -> tuple[object, ...]:
 
 
 def _insert(connection: sqlite3.Connection, values: list[object]) -> None:
-    at, width = 0, len(_RECORD)
-    for size in _SIZES:
-        statement = _INSERT + ", ".join([_PLACES] * size)
-        while len(values) - at >= size * width:
-            connection.execute(statement, values[at : at + size * width])
-            at += size * width
+    at = 0
+    for width, statement in _STATEMENTS:
+        while len(values) - at >= width:
+            connection.execute(statement, values[at : at + width])
+            at += width
