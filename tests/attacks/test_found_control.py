@@ -96,6 +96,11 @@ HIDDEN = {
     "between long texts": rf"'''\'''' == '' || arguments.a.all(x, {WITHIN}) || '''' '''== ''",
     "by another name": "arguments.a.existsOne(x, arguments.a.existsOne(y, x == y))",
     "in a chain that doubles": "[arguments.s]" + ".map(x, x + x)" * 100 + "== []",
+    "in a pattern of the caller's": "arguments.s.matches(arguments.p)",
+    "in a pattern that is put together": "arguments.s.matches('a' + arguments.p)",
+    "in a pattern's repetitions": "arguments.s.matches('((a{1,99}){1,99}){1,3}b')",
+    "in repetitions in disguise": r"arguments.s.matches('(a\x7b1,99}){1,99}b')",
+    "in a long pattern": f"arguments.s.matches('{'a?' * 150}')",
     "in a sum": "arguments.a.map(x, x" + " + x" * 400 + ").all(y, y" + " + y" * 400 + " == '')",
 }
 

@@ -63,3 +63,27 @@ def test_a_script_that_is_too_long_to_compare_is_shown(company: Studio, dave: Gu
     assert "evil()" in page
     assert f"step_{MOST_LINES}()" in page
     assert f"/approvals/script-{review.digest}/arguments" in page
+
+
+@pytest.mark.parametrize("more", ["", "and=more\n"], ids=["alone", "beside another change"])
+def test_another_secret_is_a_change(company: Studio, dave: Guest, more: str) -> None:
+    """Both were withheld, so a file that got somebody else's token was said to stay the same."""
+    one, other = ("token=ghp_" + letter * 36 + "\n" for letter in "ab")
+    company.write("hook.env", one)
+    request = company.asks("workspace_write", {"path": "hook.env", "content": other + more})
+
+    page = dave.get(f"/approvals/{request}").text
+
+    assert "it may be another one than before" in page
+    assert "Nothing changes" not in page
+    assert ("1 line added" in page) == bool(more)
+    assert "aaaa" not in page
+    assert "bbbb" not in page
+
+
+def test_a_text_without_secrets_raises_no_alarm(company: Studio, dave: Guest) -> None:
+    """A secret that goes is seen in the comparison."""
+    company.write("goes.env", f"token=ghp_{'a' * 36}\n")
+    request = company.asks("workspace_write", {"path": "goes.env", "content": "x=1\n"})
+
+    assert "it may be another one" not in dave.get(f"/approvals/{request}").text

@@ -182,3 +182,24 @@ async def test_details_that_cannot_be_erased_are_told(shell: Shell) -> None:
     told = shell.run("tenant", "erase", "acme", *person, "--yes")
 
     assert (told.code, "they cannot be erased" in told.err) == (1, True)
+
+
+def test_who_shuts_whom_out_is_on_record(shell: Shell) -> None:
+    """In the tenant's record; what concerns no tenant alone, in one of its own."""
+    (shell.folder / "keyring.json").unlink(missing_ok=True)
+    assert shell.run("keyring", "new", "keyring.json").code == 0
+    shell.begin(keys={"ring": "file:keyring.json"})
+    assert shell.run("tenant", "suspend", "acme", "--reason", "unpaid").code == 0
+    assert shell.run("tenant", "resume", "acme").code == 0
+    assert shell.run("revoke", "--subject", "bob", "--reason", "left").code == 0
+    told = {name: shell.run("audit", "export", "--tenant", name).out for name in ("acme", "-")}
+
+    kinds = [json.loads(line).get("record", {}) for line in told["acme"].splitlines()]
+    assert [(one["kind"], one["outcome"]) for one in kinds if one] == [
+        ("tenant", "suspended"),
+        ("tenant", "resumed"),
+    ]
+    assert "unpaid" in told["acme"]
+    assert '"kind":"cutoff"' in told["-"]
+    assert all(word in told["-"] for word in ("bob", "left"))
+    assert shell.run("audit", "verify").code == 0

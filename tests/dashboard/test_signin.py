@@ -10,6 +10,7 @@ from msgspec.structs import replace
 
 from gatepost.dashboard.place import below
 from gatepost.settings import LimitsSettings
+from gatepost.stores.audit import Question
 from gatepost_authz.config import DashboardClient, Issuer, TenantRule
 from tests.dashboard.site import CLIENT, Guest, Site, parameters, site
 from tests.support.browser import Person
@@ -35,6 +36,12 @@ def test_somebody_signs_in_and_out(shared: Site) -> None:
         assert guest.cookie() == ""
         guest.http.cookies.set(session_name(shared), stolen)
         assert guest.get("/test/echo").status_code == 303
+    trail = shared.services.records.of("acme").trail
+    rows = shared.run(trail.find(Question(kind="signin", limit=2)))
+    assert [(row.outcome, row.subject) for row in rows] == [
+        ("signed_out", "alice"),
+        ("signed_in", "alice"),
+    ]
 
 
 def session_name(site: Site) -> str:

@@ -1,6 +1,7 @@
 """Conditions on a call in CEL, compiled at the start and bounded in what they may cost."""
 
 import importlib
+import math
 import re
 from collections.abc import Mapping
 from typing import Any
@@ -21,6 +22,8 @@ MOST_VALUES, MOST_LOOPED_BYTES = 500, 8_192
 """Of arguments that a condition with a loop is evaluated for: a pattern may be tried on each."""
 MOST_LOOPS, MOST_SUMS = 3, 20
 """In one condition: `map(x, x + x)` doubles what it gets, and a chain of them would fill memory."""
+MOST_PATTERN, MOST_REPEATED = 200, 100
+"""Characters of a pattern, and its repetitions (`{3,20}`) multiplied: each is a state to be in."""
 WRAPS = b"9223372036854775808"
 """The library negates the least integer to itself: `-arguments.amount > 1` is false of it."""
 
@@ -36,6 +39,10 @@ _ASIDE = re.compile(
 )
 """A comment or a text; in a raw text (`r'…'`) a backslash is a backslash."""
 _LOOP = re.compile(r"\.\s*(all|exists|exists_one|existsOne|filter|map)\s*\(")
+_MATCHES = "matches"
+_PATTERN = re.compile(r"\.\s*matches\s*\(\s*\x00(\d+)\x00\s*\)")
+_BRACES, _DIGITS = re.compile(r"\{[^}]*"), re.compile(r"\d{1,9}")
+_DISGUISED = re.compile(r"\\[xXuU0-9]|\(\?[a-zA-Z-]*x")
 
 
 class BadCondition(Exception):
@@ -70,8 +77,8 @@ class Condition:
         if len(text) > MOST_CHARACTERS:
             raise BadCondition(f"it is longer than {MOST_CHARACTERS} characters")
         bare = _ASIDE.sub(" ", text)
-        self._loops = bool(_LOOP.search(bare))
-        if (why := _costly(bare)) is not None:
+        self._loops = bool(_LOOP.search(bare)) or _MATCHES in bare
+        if (why := _costly(bare) or _hard(text)) is not None:
             raise BadCondition(why)
         try:
             library = importlib.import_module(LIBRARY)
@@ -147,6 +154,31 @@ def _costly(bare: str) -> str | None:
         return f"it has more than {MOST_LOOPS} loops, or more than one of them is `map`"
     if loops and bare.count("+") > MOST_SUMS:
         return f"it has a loop, and adds more than {MOST_SUMS} times"
+    return None
+
+
+def _hard(text: str) -> str | None:
+    """Why one of its patterns could cost too much; callers must not choose any."""
+    patterns: list[str] = []
+
+    def numbered(found: re.Match[str]) -> str:
+        if found[0].startswith("//"):
+            return " "
+        patterns.append(found[0])
+        return f"\0{len(patterns) - 1}\0"
+
+    shape = _ASIDE.sub(numbered, text.replace("\0", " "))
+    written = _PATTERN.findall(shape)
+    if len(written) != shape.count(_MATCHES):
+        return "a pattern of `matches` is not written out as one text"
+    for pattern in (patterns[int(at)] for at in written):
+        repeated = [
+            max(map(int, _DIGITS.findall(one)), default=1) for one in _BRACES.findall(pattern)
+        ]
+        if len(pattern) > MOST_PATTERN or math.prod(repeated) > MOST_REPEATED:
+            return "a pattern of `matches` is too long or repeats too often"
+        if _DISGUISED.search(pattern):
+            return "a pattern of `matches` writes characters as numbers, or has the flag x"
     return None
 
 

@@ -6,6 +6,7 @@ from typing import Any
 
 import msgspec
 
+from gatepost.approvals.filing import MARK
 from gatepost.approvals.request import Request
 from gatepost.dashboard.difference import Difference, difference
 from gatepost.packs.vault.names import SUFFIX, is_note
@@ -46,6 +47,8 @@ class Target(msgspec.Struct, frozen=True, kw_only=True):
     change: Difference | None = None
     """None where it cannot be compared; *why* says the reason."""
     why: str = ""
+    secrets: bool = False
+    """Whether something in it is withheld, so that another secret in its place reads like it."""
 
 
 class Targets:
@@ -93,8 +96,9 @@ def _compared(path: str, now: bytes, after: Callable[[bytes], bytes], redactor: 
         return Target(path=path, exists=True, why="What stands there is no UTF-8 text.")
     except ToolFailure as failure:
         return Target(path=path, exists=True, why=failure.failure.message)
-    change = difference(redactor.clean(before), redactor.clean(then))
-    return Target(path=path, exists=True, change=change)
+    shown = redactor.clean(then)
+    change = difference(redactor.clean(before), shown)
+    return Target(path=path, exists=True, change=change, secrets=MARK in shown)
 
 
 def _note(arguments: Arguments) -> Callable[[bytes], bytes]:
