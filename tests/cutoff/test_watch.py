@@ -178,6 +178,18 @@ async def test_a_wake_up_spares_the_wait(watching: Desk) -> None:
     assert watching.cutoffs.is_revoked(BOB)
 
 
+@pytest.mark.parametrize("turns", range(6))
+async def test_a_wake_up_does_not_outlive_the_stop(desk: Desk, turns: int) -> None:
+    """However close the two come, watching ends."""
+    async with asyncio.timeout(10):
+        async with desk.cutoffs.watching():
+            for _ in range(10):
+                await asyncio.sleep(0)
+            desk.cutoffs.wake()
+            for _ in range(turns):
+                await asyncio.sleep(0)
+
+
 async def test_without_a_wake_up_it_looks_by_itself(
     desk: Desk, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -49,7 +49,8 @@ class Standing:
         try:
             while not self._gone() and await self._is_open():
                 with contextlib.suppress(TimeoutError):
-                    await asyncio.wait_for(woken.wait(), POLL_S)
+                    async with asyncio.timeout(POLL_S):
+                        await woken.wait()
                 woken.clear()
         finally:
             if following is not None:

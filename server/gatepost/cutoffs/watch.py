@@ -131,8 +131,10 @@ class CutOffs:
     async def _watch(self) -> None:
         while True:
             with contextlib.suppress(TimeoutError):
-                # Replicas that started together must not ask together.
-                await asyncio.wait_for(self._woken.wait(), POLL_S * DICE.uniform(0.6, 1.0))
+                # Replicas that started together must not ask together. Not `wait_for`: in Python
+                # 3.11 it loses a cancellation that meets a wake-up, and a stop never ends.
+                async with asyncio.timeout(POLL_S * DICE.uniform(0.6, 1.0)):
+                    await self._woken.wait()
             self._woken.clear()
             await self._try()
 

@@ -269,7 +269,8 @@ class Conversation(Audience):
             async with asyncio.timeout(self._desk.limit_s):
                 while waiting:
                     with contextlib.suppress(TimeoutError):
-                        await asyncio.wait_for(news.wait(), LOOK_EVERY_S)
+                        async with asyncio.timeout(LOOK_EVERY_S):
+                            await news.wait()
                     news.clear()
                     await self._gather(waiting, answers)
         except TimeoutError:
