@@ -37,7 +37,7 @@ PATIENCE_S = 20.0
 TRIAL_RUNS = 4
 ROUNDS = 30
 """After which everything is looked at."""
-AT_ONCE = 3
+AT_ONCE = 6
 """Rounds that go on at the same time: whoever waits for a lease leaves the machine to others."""
 
 
