@@ -154,9 +154,9 @@ async def test_setting_and_binding_at_once_lose_nothing(
         def interrupted(purpose: str, payload: bytes, *, context: bytes = b"") -> str:
             monkeypatch.setattr(vault.keyring, "seal", seal)
             entries = records.of("acme").entries(SUBJECT)
-            entry = entries._held["API_KEY"]
+            entry = entries.held["API_KEY"]
             sealed = do._sealed("acme", "API_KEY", Held(value, ("b.example",)))
-            entries._held["API_KEY"] = type(entry)(
+            entries.held["API_KEY"] = type(entry)(
                 key="API_KEY", value=sealed, revision=entry.revision + 1, updated_at=5.0
             )
             return seal(purpose, payload, context=context)

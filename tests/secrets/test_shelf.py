@@ -40,11 +40,11 @@ def readings(monkeypatch: pytest.MonkeyPatch) -> list[str]:
 
     async def get(self: MemoryEntries, key: str) -> Entry | None:
         seen.append(key)
-        return self._held.get(key)
+        return self.held.get(key)
 
     async def all_(self: MemoryEntries) -> list[Entry]:
         seen.append("*")
-        return [*self._held.values()]
+        return [*self.held.values()]
 
     monkeypatch.setattr(MemoryEntries, "get", get)
     monkeypatch.setattr(MemoryEntries, "all", all_)

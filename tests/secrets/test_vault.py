@@ -232,8 +232,8 @@ async def test_sealing_anew_does_not_undo_a_change(
         payload = msgspec.msgpack.encode(Held("set meanwhile"))
         meanwhile = seal(purpose, payload, context=context).encode()
         entries = records.of("acme").entries(SUBJECT)
-        entry = entries._held["API_KEY"]
-        entries._held["API_KEY"] = type(entry)(
+        entry = entries.held["API_KEY"]
+        entries.held["API_KEY"] = type(entry)(
             key="API_KEY", value=meanwhile, revision=entry.revision + 1, updated_at=5.0
         )
         return seal(purpose, payload, context=context)

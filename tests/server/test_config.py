@@ -22,6 +22,7 @@ ring = "file:keyring.json"
 issuer = "https://id.example.com"
 tenant = { claim = "org_id" }
 tenants = { org_1 = "acme" }
+roles = { approver = { claim = "roles", value = "approver" } }
 [tools]
 packs = ["demo"]
 """

@@ -17,6 +17,8 @@ from tests.support.process import python_environment
 PROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text(encoding="utf-8"))["project"]
 EXTRAS: dict[str, list[str]] = PROJECT["optional-dependencies"]
 STORES = {"postgres", "redis"}
+CONTROLS = {"cel", "otel"}
+"""What conditions of approvals, and an OpenTelemetry collector, ask for."""
 NEEDY = {name: row.extra for name, row in BUILT_IN.items() if row.extra}
 
 FILE = """
@@ -31,7 +33,7 @@ GONE = "raise ModuleNotFoundError(f'No module named {__name__!r}', name=__name__
 
 def test_every_extra_is_a_packs_or_a_stores() -> None:
     """None that nothing asks for, and none that is asked for and not there."""
-    assert set(EXTRAS) == STORES | set(NEEDY.values())
+    assert set(EXTRAS) == STORES | CONTROLS | set(NEEDY.values())
 
 
 def modules_of(extra: str) -> list[str]:
@@ -65,4 +67,4 @@ def test_check_says_which_extra_brings_it(folder: Path) -> None:
     assert done.stderr.count("warning config.W004") == len(NEEDY)
     for extra in NEEDY.values():
         assert f"pip install 'gatepost[{extra}]'" in done.stderr
-    assert "4 tools" in done.stdout
+    assert "5 tools" in done.stdout

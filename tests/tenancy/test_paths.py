@@ -243,7 +243,8 @@ def test_a_free_issuer_has_a_document_for_every_name(idp: Idp) -> None:
 
     assert first == second
     assert (first[0], caller["tenant"]) == (200, "acme")
-    assert [one.id for one in judged([issuer(idp)], TEMPLATE, tenancy=free)] == ["authz.W006"]
+    told = [one.id for one in judged([issuer(idp)], TEMPLATE, tenancy=free)]
+    assert told == ["authz.W006", "config.W082"]  # and nobody has the role to approve
 
 
 def test_check_refuses_templates_that_cannot_be_served(idp: Idp) -> None:

@@ -271,7 +271,8 @@ def test_the_command_says_what_is_wrong(asked: Any) -> None:
     """In a sentence, with exit code 1; a tenant that cannot be is not taken for an empty one."""
     code, _, says = asked("list", "--tenant", "../acme")
 
-    assert (code, says) == (1, "Error: The configuration knows no tenant ../acme.\n")
+    assert code == 1
+    assert says.endswith("Error: The configuration knows no tenant ../acme.\n")
 
 
 def test_what_is_different_from_what_was_approved_is_shown(
