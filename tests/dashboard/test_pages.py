@@ -71,7 +71,7 @@ def test_what_was_not_seen_is_not_approved(company: Studio, dave: Guest) -> None
     assert decide(dave, request, "approve") == 409
 
 
-HOSTILE = '"><script>x</script><img src=x onerror=x>{{ 7*7 }}'
+HOSTILE = '"><script>x</script><img src=x onerror=x>{{ 7777*7777 }}'
 
 
 def test_nothing_that_a_stranger_wrote_becomes_markup(company: Studio, dave: Guest) -> None:
@@ -95,7 +95,7 @@ def test_nothing_that_a_stranger_wrote_becomes_markup(company: Studio, dave: Gue
         assert answer.status_code == 200
         assert "<script>x" not in answer.text
         assert "<img src=x" not in answer.text
-        assert "49" not in re.findall(r"\{\{.*?\}\}|\b49\b", answer.text)
+        assert str(7777 * 7777) not in answer.text
 
 
 def test_no_secret_is_on_any_page_or_in_the_file(company: Studio, dave: Guest) -> None:

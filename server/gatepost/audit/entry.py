@@ -1,7 +1,7 @@
 """From a call that has ended to the draft of its record; runs off the path of calls."""
 
 import asyncio
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 import msgspec
@@ -27,6 +27,9 @@ OVERLAP_BYTES = 65_536
 How much behind what is kept of the arguments is looked at: a secret that begins before the cut must
 be found whole. No kept secret is longer.
 """
+
+LIGHT_ENTRIES, LIGHT_BYTES = 64, 16_384
+"""What is drafted on the event loop: at most about a millisecond of everybody's time."""
 
 REFUSED = frozenset(
     {
@@ -118,6 +121,13 @@ def drafts_of(
         one = _drafted(alike[-1], offset, shared, settings, len(alike))
         made.setdefault(alike[0][0].caller.tenant_id, []).append(one)
     return made
+
+
+def is_light(entries: Sequence[Entry]) -> bool:
+    """Whether the drafts of these are made within a moment."""
+    if len(entries) > LIGHT_ENTRIES:
+        return False
+    return sum(len(one[0].arguments) for one in entries if len(one) != 2) <= LIGHT_BYTES
 
 
 def reads(offer: Offer) -> bool:

@@ -10,7 +10,7 @@ from typing import Protocol
 import structlog
 
 from gatepost.audit.chain import Linker
-from gatepost.audit.entry import Entry, drafts_of, reason_of
+from gatepost.audit.entry import Entry, drafts_of, is_light, reason_of
 from gatepost.audit.record import Body, Kind, Person, draft, encode, person_of, text
 from gatepost.audit.settings import AuditSettings
 from gatepost.keyring import KeyRing
@@ -195,9 +195,14 @@ class Journal:
         if self._late:
             entries = await self._missing(entries)
         now, settings, lost = (self._clock(), perf_counter()), self.settings, self._lost
+        if is_light(entries):
+            # A third of a millisecond for thirty calls. In the other thread it would take twice
+            # that, as both want the interpreter's lock all the while.
+            made.update(drafts_of(entries, now, settings))
 
         def make() -> dict[str, list[Draft]]:
-            made.update(drafts_of(entries, now, settings))
+            if not made:
+                made.update(drafts_of(entries, now, settings))
             gaps = {tenant: [_gap(tenant, n, now[0])] for tenant, n in lost.items()}
             return {one: [*gaps.get(one, ()), *made.get(one, ())] for one in {**made, **gaps}}
 

@@ -116,7 +116,9 @@ class Limits:
             if running.get(name, 0) >= most:
                 full = whose
         if shape.buckets:
-            wanted = [(names[whose], each_s, room_s) for whose, each_s, room_s in shape.buckets]
+            wanted: list[tuple[Hashable, float, float]] = []
+            for whose, each_s, room_s in shape.buckets:  # a comprehension would be one more call
+                wanted.append((names[whose], each_s, room_s))
             wait, at = self.buckets.spend_all(wanted, self.monotonic(), take=full < 0)
             if wait > PLACE_WAIT_S or (wait and full < 0):
                 return self._refused(call, wait, KINDS[shape.buckets[at][0]])

@@ -218,7 +218,7 @@ class Endpoint:
         problem: Refused | None,
     ) -> Awaitable[Answer | Line | None]:
         version = None if params.meta is UNSET else params.meta.version
-        if version == MODERN and exchange.headers.get(VERSION_HEADER) == MODERN_HEADER:
+        if version == MODERN and _version(exchange.headers) == MODERN:
             # DE-01 without asking the table: most requests are this, and pay for no more coroutine.
             return self._stateless.serve(exchange, message, identity, params, problem)
         return self._ruled(exchange, message, identity, params)
