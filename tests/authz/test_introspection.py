@@ -1,7 +1,6 @@
 """Opaque tokens: who is asked about them, what answers count, and for how long."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 
 import pytest
@@ -12,23 +11,6 @@ from gatepost_authz.introspection import QUESTIONS, REMEMBERED, Memory
 from gatepost_authz.tenant import Policy
 from tests.authz.clock import until
 from tests.authz.office import NOW, TARGET, Office, tenant_target
-from tests.support.idp import Idp
-
-
-@pytest.fixture(scope="module")
-def idp() -> Iterator[Idp]:
-    with Idp() as running:
-        yield running
-
-
-@pytest.fixture
-async def office(idp: Idp) -> AsyncIterator[Office]:
-    made = Office(idp)
-    yield made
-    made.desk.open.set()
-    await made.verifier.aclose()
-    await made.introspectors.aclose()
-    await made.fetcher.aclose()
 
 
 async def test_an_active_token_speaks_for_its_caller(office: Office) -> None:

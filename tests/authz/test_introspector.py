@@ -2,7 +2,6 @@
 
 import base64
 import json
-from collections.abc import AsyncIterator, Iterator
 from typing import Any
 from urllib.parse import unquote_plus
 
@@ -11,23 +10,7 @@ import pytest
 from gatepost_authz.config import Introspection, TenantRule
 from gatepost_authz.errors import IssuerUnavailable, WrongAudience
 from tests.authz.office import NOW, SECRET, Office
-from tests.support.idp import Idp, answer
-
-
-@pytest.fixture(scope="module")
-def idp() -> Iterator[Idp]:
-    with Idp() as running:
-        yield running
-
-
-@pytest.fixture
-async def office(idp: Idp) -> AsyncIterator[Office]:
-    made = Office(idp)
-    yield made
-    made.desk.open.set()
-    await made.verifier.aclose()
-    await made.introspectors.aclose()
-    await made.fetcher.aclose()
+from tests.support.idp import answer
 
 
 async def test_the_secret_is_form_encoded_before_base64(office: Office) -> None:

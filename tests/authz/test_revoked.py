@@ -1,7 +1,6 @@
 """A token that was taken back: refused where the verdict is made, and nothing remembers it."""
 
 import asyncio
-from collections.abc import AsyncIterator, Iterator
 
 import msgspec
 import pytest
@@ -13,25 +12,8 @@ from tests.authz.clock import until
 from tests.authz.keyset import NOW, RESOURCE
 from tests.authz.office import Office
 from tests.authz.test_decisions import CALLER, Versions
-from tests.support.idp import Idp
 
 pytestmark = pytest.mark.requirement("CO1")
-
-
-@pytest.fixture(scope="module")
-def idp() -> Iterator[Idp]:
-    with Idp() as running:
-        yield running
-
-
-@pytest.fixture
-async def office(idp: Idp) -> AsyncIterator[Office]:
-    made = Office(idp)
-    yield made
-    made.desk.open.set()
-    await made.verifier.aclose()
-    await made.introspectors.aclose()
-    await made.fetcher.aclose()
 
 
 def refuse(caller: TenantContext) -> None:
