@@ -60,11 +60,27 @@ def check_tenant(config: Config, tenant: str) -> None:
     known = known_tenants(config) | {config.stdio.tenant}
     if not TENANT_ID.fullmatch(tenant) or not (config.creates_tenants or tenant in known):
         raise click.ClickException(f"The configuration knows no tenant {visible(tenant)}.")
+    check_store(config)
+
+
+def check_store(config: Config) -> None:
+    """Refuse a store of another process."""
     if plain(config.storage.database) == MEMORY:
         raise click.ClickException(
             "`storage.database` is the memory of the server's process, which no other one can "
             "change. Choose a file or PostgreSQL."
         )
+
+
+def fit_for(path: Path, needs: tuple[str, ...]) -> Config:
+    """The configuration, if the settings *needs* are as they should be; else exit 1."""
+    config, _, found = examine(path)
+    if config is not None:
+        found = [one for one in found if one.setting in needs and one.level == "error"]
+    show(found)
+    if config is None or found:
+        raise click.exceptions.Exit(1)
+    return config
 
 
 def administrator() -> str:

@@ -12,7 +12,7 @@ from typing import TypeVar
 import click
 
 from gatepost.audit.journal import Journal
-from gatepost.commands.configuration import config_option, examine, show
+from gatepost.commands.configuration import config_option, fit_for
 from gatepost.config.references import plain
 from gatepost.keyring import KeyRing
 from gatepost.renewal import known_tenants
@@ -175,12 +175,7 @@ def listed(hosts: tuple[str, ...]) -> str:
 
 def configured(path: Path, tenant: str | None = None) -> Config:
     """The configuration, if it has a place for secrets and, if one is named, that tenant."""
-    config, _, found = examine(path)
-    if config is not None:
-        found = [one for one in found if one.setting in SETTINGS and one.level == "error"]
-    show(found)
-    if config is None or found:
-        raise click.exceptions.Exit(1)
+    config = fit_for(path, SETTINGS)
     if plain(config.storage.database) == MEMORY:
         raise click.ClickException(
             "`storage.database` is the memory of the server's process: no other one can set "

@@ -13,7 +13,7 @@ import msgspec
 
 from gatepost.audit.journal import Journal
 from gatepost.audit.record import Person
-from gatepost.commands.configuration import administrator, examine, show
+from gatepost.commands.configuration import administrator, check_store, fit_for
 from gatepost.config.references import plain
 from gatepost.keyring import KeyRing, KeyRingError
 from gatepost.renewal import known_tenants
@@ -21,7 +21,7 @@ from gatepost.secrets.shelf import Secrets
 from gatepost.secrets.vault import Vault
 from gatepost.settings import Config
 from gatepost.stores.api import Records, Relay, StoreRefused, StoreUnavailable
-from gatepost.stores.backends import MEMORY, open_records, open_relay
+from gatepost.stores.backends import open_records, open_relay
 from gatepost.telemetry.logs import configure
 from gatepost.tools.redaction import Redaction
 from gatepost_authz.config import TENANT_ID
@@ -35,17 +35,8 @@ EVERY_TENANT = "-"
 
 def configured(path: Path, *, needs: tuple[str, ...] = SETTINGS) -> Config:
     """The configuration, if the database that servers use can be told from it; else exit 1."""
-    config, _, found = examine(path)
-    if config is not None:
-        found = [one for one in found if one.setting in needs and one.level == "error"]
-    show(found)
-    if config is None or found:
-        raise click.exceptions.Exit(1)
-    if plain(config.storage.database) == MEMORY:
-        raise click.ClickException(
-            "`storage.database` is the memory of the server's process, which no other one can "
-            "change. Choose a file or PostgreSQL."
-        )
+    config = fit_for(path, needs)
+    check_store(config)
     return config
 
 
