@@ -119,6 +119,36 @@ async def test_a_folder_that_turns_into_a_link_leads_nowhere(
 
 
 @pytest.mark.requirement("P14")
+async def test_a_folder_that_leaves_while_it_is_walked_is_somebody_elses_change(
+    spaces: Workspaces, tmp_path: Path
+) -> None:
+    """What is found is the tenant's own, or a refusal; never a failure of ours."""
+    acme = spaces.of("acme")
+    await acme.write("spot/inner", OURS)
+    await acme.write("deep/0/1/2/3/inner", OURS)
+
+    with Swapper(tmp_path / "workspaces/acme/deep/0", tmp_path / "outside").running():
+        told = {
+            await attempt(acme, lambda acme, _: acme.stat("deep/0/1/2/3/inner"))
+            for _ in range(ROUNDS * len(ACTIONS))
+        }
+
+    assert all("inner" in one for one in told - {"not_found", "upstream_unavailable"})
+
+
+async def test_a_way_that_leads_out_is_never_opened(tmp_path: Path) -> None:
+    """What the kernel finds outside is taken for a change by somebody else, and not opened."""
+    if not kernel_resolves():
+        pytest.skip("this kernel has no openat2")
+    root = os.open(tmp_path, os.O_RDONLY)
+    try:
+        with pytest.raises(BlockingIOError):
+            resolver_of("kernel").open(root, ["..", tmp_path.name], os.O_RDONLY)
+    finally:
+        os.close(root)
+
+
+@pytest.mark.requirement("P14")
 async def test_a_file_that_turns_into_a_link_is_never_read_through(
     spaces: Workspaces, tmp_path: Path
 ) -> None:

@@ -20,8 +20,10 @@ RESOLVE_NO_MAGICLINKS, RESOLVE_NO_SYMLINKS, RESOLVE_BENEATH = 0x02, 0x04, 0x08
 RESOLVE = RESOLVE_BENEATH | RESOLVE_NO_SYMLINKS | RESOLVE_NO_MAGICLINKS
 # PATH_MAX bounds what one system call takes: 15 names of 255 bytes stay below it.
 NAMES_AT_ONCE = 15
-# The kernel gives up when somebody renames while it looks; it rarely does so twice.
+# The kernel gives up when somebody renames while it looks, and finds itself outside (EXDEV) when
+# the folder that it stands in is moved there; neither happens often in a row.
 ATTEMPTS = 8
+DISTURBED = frozenset({errno.EAGAIN, errno.EINTR, errno.EXDEV})
 
 Choice = Literal["auto", "kernel", "walk"]
 
@@ -84,7 +86,7 @@ class Kernel:
         if b"\0" in path:
             raise ValueError("embedded null byte")  # C would read the path up to it only
         how = struct.pack("=QQQ", flags | os.O_CLOEXEC, 0, RESOLVE)
-        for attempt in range(ATTEMPTS):
+        for _ in range(ATTEMPTS):
             opened: int = self._call(
                 ctypes.c_long(OPENAT2),
                 ctypes.c_long(handle),
@@ -95,9 +97,9 @@ class Kernel:
             if opened >= 0:
                 return opened
             number = ctypes.get_errno()
-            if number not in (errno.EAGAIN, errno.EINTR) or attempt == ATTEMPTS - 1:
+            if number not in DISTURBED:
                 raise OSError(number, os.strerror(number))
-        raise AssertionError("the last attempt returns or raises")
+        raise OSError(errno.EAGAIN, os.strerror(errno.EAGAIN))
 
 
 @cache
