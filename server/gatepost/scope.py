@@ -47,11 +47,14 @@ class WholeSend(Protocol):
 
     def __call__(self, message: Any) -> Awaitable[None]: ...
 
-    def whole(self, status: int, fields: tuple[Field, ...], body: bytes) -> bool:
+    def whole(
+        self, status: int, fields: tuple[Field, ...], body: bytes, stamp: bytes = b""
+    ) -> bool:
         """
         Send the answer; False: it has to go as messages.
 
-        *fields* say nothing of length, coding or connection, which are added.
+        *fields* say nothing of length, coding or connection, which are added. *stamp* is a line of
+        the head as it is written, which stands behind them.
         """
 
 

@@ -89,8 +89,11 @@ class Seen(NamedTuple):
     """The fields as they came, known by identity."""
     settled: Mapping[str, Any]
     """What the checks left in the scope."""
-    repeated: bool
-    answer_headers: Headers
+    request: Request
+    """
+    As it passed; it serves all with that head, one after another, and lets go of its scope when
+    the next one comes or the connection ends, as the connection itself does.
+    """
 
 
 SETTLED = (FOLDED, "headers", "client", "scheme")
@@ -99,36 +102,36 @@ SETTLED = (FOLDED, "headers", "client", "scheme")
 class Answering:
     """ASGI's `send` for what is behind Edge: adds our fields, and sees the status."""
 
-    __slots__ = ("_request", "_send", "_stamp", "status")
+    __slots__ = ("_id", "_request", "_send", "status")
 
-    def __init__(self, send: Send, request: Request, stamp: tuple[bytes, bytes]) -> None:
+    def __init__(self, send: Send, request: Request, request_id: str) -> None:
         self.status = 0
-        self._send, self._request, self._stamp = send, request, stamp
+        self._send, self._request, self._id = send, request, request_id
 
     def __call__(self, message: Message) -> Awaitable[None]:
         if message["type"] == "http.response.start":
             self.status = message["status"]
+            stamp = (b"x-request-id", self._id.encode("ascii"))
             # A new message: what the application sends may be a constant of its own.
             message = {
                 "type": "http.response.start",
                 "status": self.status,
-                "headers": [
-                    *message.get("headers", ()),
-                    self._stamp,
-                    *self._request.answer_headers,
-                ],
+                "headers": [*message.get("headers", ()), stamp, *self._request.answer_headers],
             }
         return self._send(message)
 
-    def whole(self, status: int, fields: Headers, body: bytes) -> bool:
+    def whole(self, status: int, fields: Headers, body: bytes, stamp: bytes = b"") -> bool:
         """See `WholeSend`."""
         whole = getattr(self._send, "whole", None)
-        sent = whole is not None and whole(
-            status, (*fields, self._stamp, *self._request.answer_headers), body
-        )
-        if sent:
-            self.status = status
-        return sent
+        if whole is None:
+            return False
+        if self._request.answer_headers:
+            fields = (*fields, *self._request.answer_headers)
+        stamp += b"x-request-id: %b\r\n" % self._id.encode("ascii")
+        if not whole(status, fields, body, stamp):
+            return False
+        self.status = status
+        return True
 
 
 class Edge:
@@ -171,10 +174,9 @@ class Edge:
             await self._other(scope, receive, send)
             return
         wall, began = time.time(), time.perf_counter()
-        request_id = f"{self._prefix}{next(self._counter):x}"
-        scope[REQUEST_ID] = request_id
+        request_id = scope[REQUEST_ID] = f"{self._prefix}{next(self._counter):x}"
         request = self._seen(scope) or request_of(scope)
-        answer = Answering(send, request, (b"x-request-id", request_id.encode("ascii")))
+        answer = Answering(send, request, request_id)
         try:
             if (probe := self._probes.get(request.path)) and request.method in PROBED:
                 await respond(answer, *await probe())
@@ -210,15 +212,9 @@ class Edge:
         if seen is None or seen.raw is not scope["headers"]:
             return None
         scope.update(seen.settled)
-        return Request(
-            scope,
-            scope["method"],
-            scope["path"],
-            seen.settled[FOLDED],
-            seen.repeated,
-            seen.answer_headers,
-            passed=True,
-        )
+        request = seen.request
+        request.scope = scope
+        return request
 
     def _checked(self, request: Request) -> Preflight | None:
         """Let the request pass (None), answer it, or raise Refusal."""
@@ -234,8 +230,8 @@ class Edge:
         if (heads := scope.get(SAME_HEAD)) is not None:
             if self not in heads:
                 heads.clear()  # what was learnt before a reload is of no use, and large
-            settled = {name: scope[name] for name in SETTLED}
-            heads[self] = Seen(raw, settled, request.repeated, request.answer_headers)
+            request.passed = True
+            heads[self] = Seen(raw, {name: scope[name] for name in SETTLED}, request)
         return None
 
     async def _refuse(

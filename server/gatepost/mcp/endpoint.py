@@ -30,7 +30,7 @@ from gatepost.mcp.reply import SUSPENDED, Replies
 from gatepost.mcp.server import Server
 from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_HEADER, Handshake
 from gatepost.mcp.stateless import Stateless
-from gatepost.scope import FOLDED, HELD, REQUEST_ID, SAME_HEAD, WHOLE_BODY, tell
+from gatepost.scope import FOLDED, HELD, REQUEST_ID, SAME_HEAD, WHOLE_BODY, Field, tell
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.retry import CORRELATION, IDEMPOTENCY
@@ -43,6 +43,7 @@ from gatepost_authz.middleware import CALLER
 VERSION_HEADER = b"mcp-protocol-version"
 MODERN_HEADER = MODERN.encode()
 JSON_BODY = (b"content-type", b"application/json")
+JSON_ALONE = (JSON_BODY,)
 
 STREAM_REFUSED = Refused(TENANT_SUSPENDED, "This tenant is suspended", legacy_status=400)
 NOT_ALLOWED = Refused(
@@ -148,8 +149,7 @@ class Endpoint:
             scope.pop(WHOLE_BODY, None)
             await answer.run(receive, send)
             return
-        fields = (*answer.headers, JSON_BODY) if answer.body else answer.headers
-        await tell(send, answer.status, fields, answer.body)
+        await tell(send, answer.status, _fields(answer), answer.body)
 
     def _facts(self, scope: Scope) -> "Facts":
         """What the headers say, worked out once for heads that are the same; raises Refused."""
@@ -314,6 +314,13 @@ class Endpoint:
         else:
             refusal = modern.unserved(named or "")
         return self._modern.refused(identity, refusal)
+
+
+def _fields(answer: Answer) -> tuple[Field, ...]:
+    """What the answer's head says; the same object where that is nothing but its type."""
+    if not answer.body:
+        return answer.headers
+    return (*answer.headers, JSON_BODY) if answer.headers else JSON_ALONE
 
 
 class Facts(NamedTuple):

@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
@@ -24,19 +25,23 @@ COPIED_BYTES = 16 * 1024
 """Smaller bodies are copied behind the head: one buffer costs less than several."""
 
 
-class Dated:
-    """What every answer says, its date: written anew when uvicorn has another list of it."""
+class Written:
+    """The lines of fields that are said again and again, the same object each time."""
 
-    fields: Any = None
-    lines = b""
+    def __init__(self) -> None:
+        self.fields: Any = None
+        self.lines = b""
 
-    def renewed(self, fields: list[tuple[bytes, bytes]]) -> bytes:
-        """The lines of these fields, kept for the answers of the same second."""
-        self.fields, self.lines = fields, lines_of(fields) or b""
-        return self.lines
+    def renewed(self, fields: Fields) -> bytes | None:
+        """The lines of these from now on; None when uvicorn must judge them."""
+        lines = lines_of(fields)
+        if lines is not None:
+            self.fields, self.lines = fields, lines
+        return lines
 
 
-DATED = Dated()
+DATED, SAID = Written(), Written()
+"""What every answer says (uvicorn has another list each second), and what most say beside."""
 
 
 class Nobody:
@@ -119,15 +124,17 @@ class Cycle(RequestResponseCycle):
     _held: tuple[Pledge, tuple[bytes, ...]] | None = None
     """An answer that is whole, and what it waits for."""
 
-    # uvicorn's constructor takes a dozen arguments, most of them always the same; those are above.
+    # What uvicorn's own way asks for, which is the connection's.
+    transport: Any = property(attrgetter("connection.transport"))
+    flow: Any = property(attrgetter("connection.flow"))
+    default_headers: Any = property(attrgetter("connection.server_state.default_headers"))
+    on_response: Any = property(attrgetter("connection.on_response_complete"))
+
+    # uvicorn's constructor takes a dozen arguments: what is always the same stands above.
     def __init__(self, scope: Any, connection: Any, *, keep_alive: bool) -> None:
         self.scope = scope
-        self.transport = connection.transport
-        self.flow = connection.flow
-        self.default_headers = connection.server_state.default_headers
+        self.connection = connection
         self.keep_alive = keep_alive
-        self._tasks = connection.tasks
-        self.on_response = self._answered = connection.on_response_complete
 
     def add(self, piece: bytes) -> None:
         """More of the body has come; nearly every one is whole in its first piece."""
@@ -185,16 +192,15 @@ class Cycle(RequestResponseCycle):
             await self.send(start)
         await self.send(message)
 
-    def whole(self, status: int, fields: Fields, body: bytes) -> bool:
+    def whole(self, status: int, fields: Fields, body: bytes, stamp: bytes = b"") -> bool:
         """See `WholeSend`."""
         if self.response_started or status == NO_CONTENT or not self._is_usual():
             return False
-        head = lines_of(fields)
-        if head is None:
+        if fields is not SAID.fields and SAID.renewed(fields) is None:
             return False
         self.response_started = True
         self.waiting_for_100_continue = False
-        self._leave(STATUS_LINE[status], head, body)
+        self._leave((STATUS_LINE[status], SAID.lines, stamp), body)
         return True
 
     async def run_asgi(self, app: Any) -> None:
@@ -210,7 +216,7 @@ class Cycle(RequestResponseCycle):
 
     def over(self, task: "asyncio.Task[None]") -> None:
         """The task that ran the application has ended."""
-        self._tasks.discard(task)
+        self.connection.tasks.discard(task)
         if task.cancelled():
             self._break("The application was stopped.")
         elif (error := task.exception()) is not None:
@@ -235,7 +241,7 @@ class Cycle(RequestResponseCycle):
             head, length = lines_of(answer.fields), LENGTH_LINE % len(answer.body)
             if head is None:
                 raise AssertionError("an answer of ours has fields that can be written")
-            lines = (STATUS_LINE[answer.status], head, lines[2], length, answer.body)
+            lines = (STATUS_LINE[answer.status], head, self._common(), length, answer.body)
         self._write(lines)
         if not self.keep_alive:
             # A stop has begun meanwhile.
@@ -246,7 +252,7 @@ class Cycle(RequestResponseCycle):
         return not (
             not self.keep_alive
             or self.disconnected
-            or self.flow.write_paused
+            or self.connection.flow.write_paused
             or self.scope["method"] == "HEAD"
         )
 
@@ -263,20 +269,25 @@ class Cycle(RequestResponseCycle):
         head = None if fields is None else lines_of(fields)
         if head is None:
             return False
-        self._leave(STATUS_LINE[start["status"]], head, body)
+        self._leave((STATUS_LINE[start["status"]], head), body)
         return True
 
-    def _leave(self, status: bytes, head: bytes, body: bytes) -> None:
+    def _leave(self, head: tuple[bytes, ...], body: bytes) -> None:
         """Send an answer that is whole, once what it has to wait for is settled."""
-        defaults = self.default_headers
-        block = DATED.lines if DATED.fields is defaults else DATED.renewed(defaults)
-        lines = (status, head, block, LENGTH_LINE % len(body), body)
+        lines = (*head, self._common(), LENGTH_LINE % len(body), body)
         pledge: Pledge | None = self.scope[HELD]
         if pledge is None or pledge.kept:
             self._write(lines)
         else:
             self._held = (pledge, lines)
             pledge.then(self._release)
+
+    def _common(self) -> bytes:
+        """The lines that every answer has, written once for all of a second."""
+        defaults = self.connection.server_state.default_headers
+        if defaults is not DATED.fields:
+            DATED.renewed(defaults)
+        return DATED.lines
 
     async def _settled(self, pledge: Pledge, start: Any, message: Any) -> tuple[Any, Any]:
         """The answer as it may leave, once what it had to wait for is settled."""
@@ -291,13 +302,15 @@ class Cycle(RequestResponseCycle):
         return start, message
 
     def _write(self, lines: tuple[bytes, ...]) -> None:
+        connection = self.connection
         if len(lines[-1]) < COPIED_BYTES:
-            self.transport.write(b"".join(lines))
+            connection.transport.write(b"".join(lines))
         else:
-            self.transport.writelines(lines)
+            connection.transport.writelines(lines)
         self.response_complete = True
-        self.wake()
-        self._answered()
+        if self.message_event is not NOBODY:
+            self.message_event.set()
+        connection.on_response_complete()
 
 
 def lines_of(fields: Fields) -> bytes | None:

@@ -210,7 +210,8 @@ class FastProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         if self.pipeline:
             waiting = self.pipeline.pop()
             self._ahead = cast("Cycle", waiting[0])
