@@ -9,6 +9,7 @@ from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource, Target
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
 from gatepost_authz.middleware import CALLER, BearerMiddleware, caller_of
+from gatepost_authz.verifier import Recall
 
 M = "https://h/mcp/.well-known/oauth-protected-resource"
 
@@ -25,6 +26,9 @@ class Guest:
         if isinstance(self.answer, AuthError):
             raise self.answer
         return self.answer
+
+    def recall(self, token: str, target: Target) -> Recall | None:
+        return None
 
 
 class Inside:
