@@ -25,7 +25,7 @@ from gatepost.mcp.jsonrpc import (
 from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.line import Line
 from gatepost.mcp.methods import INITIALIZE
-from gatepost.mcp.params import NO_META, NONE, Params, read_params
+from gatepost.mcp.params import NO_META, NONE, Params, read_params, read_whole
 from gatepost.mcp.reply import SUSPENDED, Replies
 from gatepost.mcp.server import Server
 from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_HEADER, Handshake
@@ -166,10 +166,8 @@ class Endpoint:
     def _answer(
         self, scope: Scope, receive: Receive, send: Send, facts: "Facts", body: bytes
     ) -> Answer | Awaitable[Answer | Line | None]:
-        message = read(body)
-        caller: TenantContext = scope[CALLER]
         exchange = Exchange(
-            caller,
+            scope[CALLER],
             scope["path"],
             scope.get(REQUEST_ID, ""),
             scope.get(FOLDED) or dict(scope["headers"]),
@@ -179,11 +177,22 @@ class Endpoint:
             scope if HELD in scope else None,
         )
         refusal: Refused | None = None
+        if exchange.caller.tenant_id in self._suspended:
+            refusal = SUSPENDED
         if facts.doubled:
             # Whoever reads the first and whoever reads the last would see different requests.
             refusal = DOUBLED
-        if caller.tenant_id in self._suspended:
-            refusal = refusal or SUSPENDED
+        usual = read_whole(body) if refusal is None else None
+        if usual is None or usual[0].method == INITIALIZE:
+            return self._in_parts(exchange, body, refusal)
+        message, identity, params = usual
+        return self._request(exchange, message, identity, params, None)
+
+    def _in_parts(
+        self, exchange: Exchange, body: bytes, refusal: Refused | None
+    ) -> Answer | Awaitable[Answer | Line | None]:
+        """Whatever a body may be: a batch, a notification, a response, or no message at all."""
+        message = read(body)
         if isinstance(message, list):
             if refusal is not None:
                 return self._modern.refused(None, refusal)
