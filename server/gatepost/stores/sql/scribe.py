@@ -7,34 +7,30 @@ compiled or handed from thread to thread for each statement.
 
 import asyncio
 import sqlite3
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import lru_cache
+
+from msgspec.structs import astuple
 
 from gatepost.stores.api import StoreUnavailable
 from gatepost.stores.audit import Batch, Head, Link, Row
+from gatepost.stores.segment import Added
 from gatepost.stores.sql import sqlite
 from gatepost.stores.sql.audit import SqlScribe
 from gatepost.stores.sql.database import ANSWER_S, LATE, Database, told
-from gatepost.stores.sql.tables import AUDIT_HEADS, AUDIT_RECORDS, escaped
+from gatepost.stores.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, escaped
 
-_RECORD = [column.name for column in AUDIT_RECORDS.columns]
+_SEGMENT = [column.name for column in AUDIT_SEGMENTS.columns]
 _END = [column.name for column in AUDIT_HEADS.columns]
-_PLACES = f"({', '.join('?' * len(_RECORD))})"
-_INSERT = f"INSERT INTO audit_records ({', '.join(_RECORD)}) VALUES "  # noqa: S608  # our names
+_ADD = (
+    f"INSERT INTO audit_segments ({', '.join(_SEGMENT)}) "  # noqa: S608  # our names
+    f"VALUES ({', '.join('?' * len(_SEGMENT))})"
+)
 _HEAD = f"SELECT {', '.join(_END)} FROM audit_heads WHERE tenant = ?"  # noqa: S608  # our names
 _KEEP = (
     f"INSERT OR REPLACE INTO audit_heads ({', '.join(_END)}) "  # noqa: S608  # our names
     f"VALUES ({', '.join('?' * len(_END))})"
 )
-# Few sizes, so that each statement is prepared once; one step of the database for many rows, as
-# each gives up the interpreter's lock and may wait for it.
-_STATEMENTS = [
-    (size * len(_RECORD), _INSERT + ", ".join([_PLACES] * size))
-    for size in (64, 32, 16, 8, 4, 2, 1)
-]
-# The same tools and people come again and again.
-_kept = lru_cache(maxsize=1024)(escaped)
 
 
 class SqliteScribe(SqlScribe):
@@ -47,7 +43,7 @@ class SqliteScribe(SqlScribe):
         self._closed = False
         self._thread = ThreadPoolExecutor(1, thread_name_prefix="audit")
 
-    async def write(self, make: Callable[[], Batch], link: Link) -> dict[str, list[Row]]:
+    async def write(self, make: Callable[[], Batch], link: Link) -> dict[str, Sequence[Row]]:
         """See `Scribe`."""
         loop = asyncio.get_running_loop()
         writing = loop.run_in_executor(self._thread, self._written, make, link)
@@ -66,7 +62,7 @@ class SqliteScribe(SqlScribe):
         await asyncio.wait([closing], timeout=ANSWER_S)
         self._thread.shutdown(wait=False)
 
-    def _written(self, make: Callable[[], Batch], link: Link) -> dict[str, list[Row]]:
+    def _written(self, make: Callable[[], Batch], link: Link) -> dict[str, Sequence[Row]]:
         batch = make()
         if not any(batch.values()):
             return {}
@@ -89,43 +85,16 @@ class SqliteScribe(SqlScribe):
             self._connection = None
 
 
-def _write(connection: sqlite3.Connection, batch: Batch, link: Link) -> dict[str, list[Row]]:
-    written: dict[str, list[Row]] = {}
-    heads: list[tuple[object, ...]] = []
-    values: list[object] = []
+def _write(connection: sqlite3.Connection, batch: Batch, link: Link) -> dict[str, Sequence[Row]]:
+    written: dict[str, Sequence[Row]] = {}
     with connection:  # commits, or rolls back
         connection.execute("BEGIN IMMEDIATE")
         for tenant, drafts in batch.items():
             name = escaped(tenant)
             found = connection.execute(_HEAD, (name,)).fetchone()
-            rows, head = link(tenant, None if found is None else Head(tenant, *found[1:]), drafts)
-            written[tenant] = rows
-            heads.append((name, *_end(head)))
-            for row in rows:
-                values += (
-                    name,
-                    row.number,
-                    row.at,
-                    row.kind,  # words of ours, as is the outcome
-                    _kept(row.tool),
-                    row.outcome,
-                    row.subject and _kept(row.subject),
-                    row.body,
-                    row.side,
-                    row.hash,
-                )
-        _insert(connection, values)
-        connection.executemany(_KEEP, heads)
+            made, head = link(tenant, None if found is None else Head(tenant, *found[1:]), drafts)
+            written[tenant] = Added(made)
+            for segment in made:
+                connection.execute(_ADD, (name, *astuple(segment)))
+            connection.execute(_KEEP, (name, *astuple(head)[1:]))
     return written
-
-
-def _end(head: Head) -> tuple[object, ...]:
-    return (head.number, head.hash, head.pruned, head.checkpoint, head.seal, head.proof)
-
-
-def _insert(connection: sqlite3.Connection, values: list[object]) -> None:
-    at = 0
-    for width, statement in _STATEMENTS:
-        while len(values) - at >= width:
-            connection.execute(statement, values[at : at + width])
-            at += width
