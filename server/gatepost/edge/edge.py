@@ -6,13 +6,13 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
-from typing import Protocol
+from typing import Any, NamedTuple, Protocol
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gatepost.edge.request import Check, Preflight, Refusal, Request, request_of
-from gatepost.scope import REQUEST_ID
+from gatepost.scope import FOLDED, REQUEST_ID, SAME_HEAD
 from gatepost.stores.api import StoreUnavailable
 from gatepost.telemetry.access import AccessLog
 from gatepost_authz.middleware import CALLER
@@ -82,12 +82,65 @@ class Uncounted:
 UNCOUNTED = Uncounted()
 
 
+class Seen(NamedTuple):
+    """What the checks made of a head that may come again."""
+
+    raw: Sequence[tuple[bytes, bytes]]
+    """The fields as they came, known by identity."""
+    settled: Mapping[str, Any]
+    """What the checks left in the scope."""
+    request: Request
+    """
+    As it passed; it serves all with that head, one after another, and lets go of its scope when
+    the next one comes or the connection ends, as the connection itself does.
+    """
+
+
+SETTLED = (FOLDED, "headers", "client", "scheme")
+
+
+class Answering:
+    """ASGI's `send` for what is behind Edge: adds our fields, and sees the status."""
+
+    __slots__ = ("_id", "_request", "_send", "status")
+
+    def __init__(self, send: Send, request: Request, request_id: str) -> None:
+        self.status = 0
+        self._send, self._request, self._id = send, request, request_id
+
+    def __call__(self, message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            stamp = (b"x-request-id", self._id.encode("ascii"))
+            # A new message: what the application sends may be a constant of its own.
+            message = {
+                "type": "http.response.start",
+                "status": self.status,
+                "headers": [*message.get("headers", ()), stamp, *self._request.answer_headers],
+            }
+        return self._send(message)
+
+    def whole(self, status: int, fields: Headers, body: bytes, stamp: bytes = b"") -> bool:
+        """See `WholeSend`."""
+        whole = getattr(self._send, "whole", None)
+        if whole is None:
+            return False
+        if self._request.answer_headers:
+            fields = (*fields, *self._request.answer_headers)
+        stamp += b"x-request-id: %b\r\n" % self._id.encode("ascii")
+        if not whole(status, fields, body, stamp):
+            return False
+        self.status = status
+        return True
+
+
 class Edge:
     """
     Stands between the server and the application.
 
     *probes* are paths answered before every check, because orchestrators ask over plain HTTP and
-    by the pod's address. *checks* run in their order; each may refuse or answer. *is_endpoint*
+    by the pod's address. *checks* run in their order; each may refuse or answer. Where the same
+    head comes again on a connection only those run that look at more (``again``). *is_endpoint*
     says which paths speak JSON-RPC, so that a refusal there has a body its client can read;
     *paint* draws those that people see.
     """
@@ -105,6 +158,7 @@ class Edge:
     ) -> None:
         self.app = app
         self.checks = tuple(checks)
+        self._again = tuple(check for check in self.checks if getattr(check, "again", False))
         self._append = log.append
         self._answered, self._refused = tally.answered, tally.refused
         self._probes = probes
@@ -120,37 +174,22 @@ class Edge:
             await self._other(scope, receive, send)
             return
         wall, began = time.time(), time.perf_counter()
-        request_id = f"{self._prefix}{next(self._counter):x}"
-        scope[REQUEST_ID] = request_id
-        request = request_of(scope)
-        stamp = (b"x-request-id", request_id.encode("ascii"))
-        status = 0
-
-        def answer(message: Message) -> Awaitable[None]:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                # A new message: what the application sends may be a constant of its own.
-                message = {
-                    "type": "http.response.start",
-                    "status": status,
-                    "headers": [*message.get("headers", ()), stamp, *request.answer_headers],
-                }
-            return send(message)
-
+        request_id = scope[REQUEST_ID] = f"{self._prefix}{next(self._counter):x}"
+        request = self._seen(scope) or request_of(scope)
+        answer = Answering(send, request, request_id)
         try:
             if (probe := self._probes.get(request.path)) and request.method in PROBED:
                 await respond(answer, *await probe())
                 return
-            for check in self.checks:
-                if (preflight := check(request)) is not None:
-                    await permit(answer, preflight)
-                    return
+            if (preflight := self._checked(request)) is not None:
+                await permit(answer, preflight)
+                return
             await self.app(scope, receive, answer)
         except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001 - the last resort
-            await self._refuse(request, request_id, raised, answer, status)
+            await self._refuse(request, request_id, raised, answer)
         finally:
             took = time.perf_counter() - began
+            status = answer.status
             self._answered(request.path, status, took)
             self._append(
                 (
@@ -166,12 +205,41 @@ class Edge:
                 )
             )
 
+    def _seen(self, scope: Scope) -> Request | None:
+        """The request as its checks left one with the same head, on the same connection."""
+        heads = scope.get(SAME_HEAD)
+        seen: Seen | None = None if heads is None else heads.get(self)
+        if seen is None or seen.raw is not scope["headers"]:
+            return None
+        scope.update(seen.settled)
+        request = seen.request
+        request.scope = scope
+        return request
+
+    def _checked(self, request: Request) -> Preflight | None:
+        """Let the request pass (None), answer it, or raise Refusal."""
+        if request.passed:
+            for check in self._again:
+                check(request)
+            return None
+        scope = request.scope
+        raw = scope["headers"]
+        for check in self.checks:
+            if (preflight := check(request)) is not None:
+                return preflight
+        if (heads := scope.get(SAME_HEAD)) is not None:
+            if self not in heads:
+                heads.clear()  # what was learnt before a reload is of no use, and large
+            request.passed = True
+            heads[self] = Seen(raw, {name: scope[name] for name in SETTLED}, request)
+        return None
+
     async def _refuse(
-        self, request: Request, request_id: str, raised: BaseException, answer: Send, status: int
+        self, request: Request, request_id: str, raised: BaseException, answer: "Answering"
     ) -> None:
         refusal = refusal_of(raised, request_id)
         self._refused(refusal.code)
-        if status:
+        if answer.status:
             # The answer has begun: returning before its end makes the server cut the connection,
             # so that the client does not take half an answer for a whole one.
             return

@@ -47,6 +47,8 @@ class Request(msgspec.Struct, gc=False):
     headers: dict[bytes, bytes]
     repeated: bool
     answer_headers: tuple[tuple[bytes, bytes], ...] = ()
+    passed: bool = False
+    """A head of the same bytes has passed all checks on this connection."""
 
     def values(self, name: bytes) -> list[bytes]:
         """Every value of a header, in the order of arrival; *name* in lower case."""
@@ -74,4 +76,7 @@ def only_post(path: str) -> bytes:
 
 
 Check = Callable[[Request], Preflight | None]
-"""Lets a request pass (None), answers it (Preflight), or raises Refusal."""
+"""
+Lets a request pass (None), answers it (Preflight), or raises Refusal. One whose verdict depends on
+more than the request's head and its connection has ``again = True``.
+"""

@@ -1,0 +1,82 @@
+"""What the calls of one caller with one tool take, looked up once for all of them."""
+
+from collections.abc import Sequence
+
+import msgspec
+
+from gatepost.limits.terms import Kind
+from gatepost.stores.allowance import PLACE_WAIT_S, Slot, Spending
+from gatepost.stores.api import TenantRelay
+from gatepost.stores.bucket import Bucket
+
+Key = tuple[str, str, str, str, str, bool]
+"""
+Of a claim: the caller's tenant, issuer, kind and subject; the tool's name, or nothing for what is
+no tool; and whether another call's tool makes these calls.
+"""
+
+
+class Place(msgspec.Struct, weakref=True):
+    """How many calls of somebody have a place, or wait for their turn, and how many may."""
+
+    kind: Kind
+    most: float
+    taken: int = 0
+
+
+class Claim(msgspec.Struct, frozen=True):
+    """
+    Buckets and places themselves and not their names: nearly every call finds enough in all of
+    them, and names would have to be made and looked up for each.
+    """
+
+    tenant: str
+    buckets: Sequence[Bucket]
+    places: Sequence[Place]
+    kinds: Sequence[Kind]
+    """Whose the buckets are, and then whose the places with a bound."""
+    queues: bool
+    """Whether its calls have a place in the process, too."""
+    relay: TenantRelay | None = None
+    """Where all processes count together; None: this one is alone."""
+    spendings: Sequence[Spending] = ()
+    slots: Sequence[Slot] = ()
+    """The same buckets, and the places with a bound, as they are called there."""
+
+    def take(self, now: float) -> bool:
+        """Take everything that one call needs, or nothing where there is too little of any."""
+        for bucket in self.buckets:
+            if bucket.full_at - now > bucket.slack_s:
+                return False
+        for place in self.places:
+            if place.taken >= place.most:
+                return False
+        for bucket in self.buckets:  # `Bucket.take`, which would be a call for each of them
+            full_at = bucket.full_at
+            bucket.full_at = (full_at if full_at > now else now) + bucket.each_s
+        for place in self.places:
+            place.taken += 1
+        return True
+
+    def shortage(self, now: float) -> tuple[Kind, float]:
+        """What there was too little of, and in how many seconds there may be enough."""
+        waits = [bucket.wait_s(now) for bucket in self.buckets]
+        longest = max(waits, default=0.0)
+        full = [place.kind for place in self.places if place.taken >= place.most]
+        if full and longest <= PLACE_WAIT_S:
+            return full[-1], PLACE_WAIT_S
+        return self.kinds[waits.index(longest)], longest
+
+    def hold(self) -> None:
+        """Take the places whether there is room or not."""
+        for place in self.places:
+            place.taken += 1
+        if self.relay is not None:
+            self.relay.hold(self.slots)
+
+    def leave(self) -> None:
+        """Give the places back."""
+        for place in self.places:
+            place.taken -= 1
+        if self.relay is not None:
+            self.relay.leave(self.slots)
