@@ -6,7 +6,7 @@ from collections.abc import Iterable, Mapping, Sequence
 import msgspec
 
 from gatepost.stores.audit import Checkpoint, Head, Row, Segment
-from gatepost.stores.segment import element, segments
+from gatepost.stores.segment import kept
 from tests.audit.shelf import Shelf, changed
 
 Value = bytes | str | int | None
@@ -62,11 +62,7 @@ class Loot(msgspec.Struct):
 
     def fitting(self, first: int, rows: Sequence[Row]) -> Segment:
         """These records as a segment whose columns all fit."""
-        made = [
-            element(row.body.encode(), None if row.side is None else row.side.encode(), row.hash)
-            for row in rows
-        ]
-        return segments(first, made, rows)[0]
+        return kept(first, rows)[0]
 
     def instead(self, first: int, rows: Sequence[Row]) -> list[str]:
         """Statements that put these records where a segment was."""
@@ -136,8 +132,8 @@ async def loot(one: Shelf, url: str) -> Loot:
     end = await trail.head()
     assert end is not None
     others = await one.records.of("globex").trail.rows(0, 99)
-    rows, kept = await trail.rows(0, 99), await trail.segments(0, 99)
-    return Loot(url, rows, kept, await trail.checkpoints(), end, others)
+    rows, there = await trail.rows(0, 99), await trail.segments(0, 99)
+    return Loot(url, rows, there, await trail.checkpoints(), end, others)
 
 
 def restored(at: Loot) -> list[str]:

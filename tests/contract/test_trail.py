@@ -37,7 +37,8 @@ def link(tenant: str, found: Head | None, drafts: Sequence[Draft]) -> tuple[list
     for one in drafts:
         number += 1
         elements.append(element(b'{"number":%d%b' % (number, one.body), one.side, b"%d" % number))
-    made = segments(head.number + 1, elements, drafts)
+    times, sorts = [one.at for one in drafts], [one.sort for one in drafts]
+    made = segments(head.number + 1, elements, times, sorts)
     return made, msgspec.structs.replace(head, number=number, hash=b"%d" % number)
 
 

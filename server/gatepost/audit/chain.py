@@ -53,7 +53,8 @@ def extended(head: Head, drafts: Sequence[Draft]) -> tuple[list[Segment], Head]:
         body = b'{"number":%d%b' % (number, one.body)
         previous = sha256(previous + body).digest()
         elements.append(element(body, one.side, previous))
-    made = segments(head.number + 1, elements, drafts)
+    times, sorts = [one.at for one in drafts], [one.sort for one in drafts]
+    made = segments(head.number + 1, elements, times, sorts)
     return made, msgspec.structs.replace(head, number=number, hash=previous)
 
 

@@ -16,7 +16,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from gatepost.stores.api import StoreUnavailable
-from gatepost.stores.audit import Count, Draft, Question, Row, Segment, Sort
+from gatepost.stores.audit import Count, Question, Row, Segment, Sort
 
 MOST_BYTES = 262_144
 """What is cut into several segments, so that a few of them always fit into memory."""
@@ -78,15 +78,17 @@ def element(body: bytes, side: bytes | None, digest: bytes) -> bytes:
     return b'{"record":%b,"side":%b,"hash":"%b"}' % (body, side, digest.hex().encode())
 
 
-def segments(first: int, elements: Sequence[bytes], of: Sequence[Draft | Row]) -> list[Segment]:
-    """The elements from that number on, as few segments; *of* says of each what is counted."""
+def segments(
+    first: int, elements: Sequence[bytes], times: Sequence[int], sorts: Sequence[Sort]
+) -> list[Segment]:
+    """The elements from that number on, with when and what each was, as few segments."""
     return [
         Segment(
             first + begin,
             first + end - 1,
-            min(one.at for one in of[begin:end]),
-            max(one.at for one in of[begin:end]),
-            tally(map(_sort, of[begin:end])),
+            min(times[begin:end]),
+            max(times[begin:end]),
+            tally(sorts[begin:end]),
             (b"[%b]" % b",".join(elements[begin:end])).decode(),
         )
         for begin, end in _cuts(elements)
@@ -96,10 +98,6 @@ def segments(first: int, elements: Sequence[bytes], of: Sequence[Draft | Row]) -
 def tally(sorts: Iterable[Sort]) -> str:
     """What a segment says of so many sorts."""
     return _encode([(*sort, number) for sort, number in sorted(Counter(sorts).items())]).decode()
-
-
-def _sort(one: Draft | Row) -> Sort:
-    return one.sort if isinstance(one, Draft) else (one.kind, one.tool, one.outcome)
 
 
 def _cuts(elements: Sequence[bytes]) -> Iterator[tuple[int, int]]:
@@ -212,7 +210,13 @@ def remainder(segment: Segment, through: int) -> list[Segment]:
     if segment.first > through:
         return [segment]
     rows = behind([segment], through) if segment.last > through else []
-    return segments(through + 1, [*map(_written, rows)], rows)
+    return kept(through + 1, rows)
+
+
+def kept(first: int, rows: Sequence[Row]) -> list[Segment]:
+    """The records from that number on as few segments."""
+    sorts = [(row.kind, row.tool, row.outcome) for row in rows]
+    return segments(first, [*map(_written, rows)], [row.at for row in rows], sorts)
 
 
 def answers(newest: Iterable[Segment], question: Question) -> list[Row]:
