@@ -8,7 +8,7 @@ import pytest
 from tests.rest.octopus import Octopus
 from tests.support.idp import Idp
 from tests.support.waiting import eventually
-from tests.telemetry.page import Page, page_of
+from tests.telemetry.page import Page, gathered
 from tests.tenancy.house import House, house, issuer
 
 pytestmark = pytest.mark.requirement("P16")
@@ -30,7 +30,7 @@ def site() -> Iterator[House]:
 
 
 def page(site: House) -> Page:
-    return page_of(site.inside.board)
+    return gathered(site.inside.board)
 
 
 def test_what_a_limit_refuses_is_counted_under_it(site: House) -> None:
