@@ -3,7 +3,9 @@
 import json
 
 import pytest
+from msgspec import UNSET
 
+from gatepost.mcp.era import MODERN
 from gatepost.mcp.jsonrpc import Message, Refused, read
 from gatepost.mcp.params import read_params, read_whole
 
@@ -65,6 +67,13 @@ IN_PARTS = {
     "a list for parameters": body(params=[1]),
     "parameters of the wrong types": body(params={**PARAMS, "name": 1}),
     "no meta": body(params={"name": "echo"}),
+    "a session's meta": body(params={**PARAMS, "_meta": {"progressToken": 1}}),
+    "another revision": body(
+        params={
+            **PARAMS,
+            "_meta": {**META, "io.modelcontextprotocol/protocolVersion": "2025-11-25"},
+        }
+    ),
     "a text for meta": body(params={**PARAMS, "_meta": "x"}),
     "a response": json.dumps({"jsonrpc": "2.0", "id": 1, "result": {}}).encode(),
     "a request that is a response": body(result={}),
@@ -106,7 +115,6 @@ def test_whatever_is_not_usual_is_read_in_parts(data: bytes) -> None:
         return
     if isinstance(message, list) or message.refusal is not None:
         return
-    refusal = read_params(message.params)[1]
-    meta = read_params(message.params)[0].meta
-    unusual = message.id is None or message.method is None
-    assert refusal is not None or unusual or not meta
+    params, refusal = read_params(message.params)
+    modern = params.meta is not UNSET and params.meta.version == MODERN
+    assert refusal is not None or message.id is None or message.method is None or not modern

@@ -51,4 +51,4 @@ def test_a_call_within_its_limits_costs_four_calls_of_python(terms: Terms) -> No
     assert len(made) <= 4, made
 
 
-HERE = ("Limits.", "Claim.", "Tally.", "Bucket", "Queue.", "Seat.", "Line.")
+HERE = ("Limits.", "Account.", "Tally.", "Bucket", "Queue.", "Seat.", "Line.")

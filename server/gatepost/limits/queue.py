@@ -5,7 +5,7 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Mapping
 from itertools import islice
 
-from gatepost.limits.claim import Place
+from gatepost.limits.account import Place
 
 LOOKS = 100
 """So many tenants are compared when a place becomes free: those whose turn is longest ago."""

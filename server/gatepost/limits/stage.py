@@ -9,7 +9,7 @@ from typing import Any
 import msgspec
 import structlog
 
-from gatepost.limits.claim import Claim, Key
+from gatepost.limits.account import Account, Key
 from gatepost.limits.levels import Levels, levels
 from gatepost.limits.tally import Tally
 from gatepost.limits.terms import ANY, Bound, Kind, Terms, rows_of
@@ -47,7 +47,7 @@ class Limits:
         self, relay: Relay | None = None, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self.tally = Tally()
-        self.queue, self._claims = self.tally.queue, self.tally.claims
+        self.queue, self._accounts = self.tally.queue, self.tally.accounts
         self.relay = relay
         self.monotonic = monotonic
         self.apply(Terms())
@@ -60,7 +60,7 @@ class Limits:
         that, for *within_s* seconds.
         """
         self.terms = terms
-        self._claims.clear()
+        self._accounts.clear()
         queue = self.queue
         queue.most, queue.each, queue.within_s = most or ANY, each, within_s
         queue.let_in()
@@ -77,57 +77,57 @@ class Limits:
             call.name if call.kind == "tool" else "",
             call.depth > 0,
         )
-        claim = self._claims.get(key) or self._claim(key)
-        if claim.relay is not None:
-            if refusal := await self._shared(claim.relay, call, claim):
+        account = self._accounts.get(key) or self._account(key)
+        if account.relay is not None:
+            if refusal := await self._shared(account.relay, call, account):
                 return refusal
-        elif not claim.take(now := self.monotonic()):
-            return self._refused(call, *claim.shortage(now))
-        if claim.queues:
+        elif not account.take(now := self.monotonic()):
+            return self._refused(call, *account.shortage(now))
+        if account.queues:
             queue = self.queue
             if queue.running < queue.most:
                 queue.running += 1
-            elif refusal := await self._queued(call, claim):
+            elif refusal := await self._queued(call, account):
                 return refusal
         seat = None
         if call.client is not NOBODY and isinstance(call.client, Guard):
             # Nobody else could let a person decide.
-            seat = call.client.seat = Seat(self, claim)
+            seat = call.client.seat = Seat(self, account)
         try:
             return await proceed(call, offer, arguments)
         finally:
             if seat is None:
-                self.leave(claim)
+                self.leave(account)
             else:
                 seat.end()
 
-    def _claim(self, key: Key) -> Claim:
-        return self.tally.claim(key, self.terms, self.monotonic(), self.relay)
+    def _account(self, key: Key) -> Account:
+        return self.tally.account(key, self.terms, self.monotonic(), self.relay)
 
-    async def _shared(self, relay: TenantRelay, call: Call, claim: Claim) -> Outcome | None:
+    async def _shared(self, relay: TenantRelay, call: Call, account: Account) -> Outcome | None:
         """Take it where all processes count; a refusal where there is too little."""
         try:
-            denial = await relay.spend_all(claim.spendings, claim.slots)
+            denial = await relay.spend_all(account.spendings, account.slots)
         except StoreUnavailable:
             log.warning("limits_counted_here", request_id=call.request_id)
             now = self.monotonic()
-            if not claim.take(now):
-                return self._refused(call, *claim.shortage(now))
-            relay.hold(claim.slots)
+            if not account.take(now):
+                return self._refused(call, *account.shortage(now))
+            relay.hold(account.slots)
             return None
         if denial is not None:
-            return self._refused(call, claim.kinds[denial.at], denial.wait_s)
-        for place in claim.places:
+            return self._refused(call, account.kinds[denial.at], denial.wait_s)
+        for place in account.places:
             place.taken += 1
         return None
 
-    async def _queued(self, call: Call, claim: Claim) -> Outcome | None:
+    async def _queued(self, call: Call, account: Account) -> Outcome | None:
         queue, let_in = self.queue, False
         try:
-            let_in = await queue.enter(claim.tenant, call.caller.principal_key)
+            let_in = await queue.enter(account.tenant, call.caller.principal_key)
         finally:
             if not let_in:
-                claim.leave()
+                account.leave()
         return None if let_in else self._refused(call, "server", queue.within_s)
 
     def _refused(self, call: Call, by: Kind, wait_s: float) -> Outcome:
@@ -153,19 +153,19 @@ class Limits:
         rows = rows_of(self.terms, tenant, tools, principals)
         return await levels(self.tally, self.relay, tenant, rows, now=self.monotonic())
 
-    def leave(self, claim: Claim) -> None:
+    def leave(self, account: Account) -> None:
         """Give back all that a call has a place of."""
-        claim.leave()
-        if claim.queues:
+        account.leave()
+        if account.queues:
             queue = self.queue
             queue.running -= 1
             if queue.waiting:
                 queue.let_in()
 
-    def come_back(self, claim: Claim) -> None:
+    def come_back(self, account: Account) -> None:
         """Take the same again, whether there is room or not."""
-        claim.hold()
-        if claim.queues:
+        account.hold()
+        if account.queues:
             self.queue.running += 1
 
 
@@ -173,7 +173,7 @@ class Seat(msgspec.Struct, gc=False):
     """The places of one call, as long as it runs; the `Clock` that people's decisions hold."""
 
     limits: Limits
-    claim: Claim
+    account: Account
     holds: int = 0
     over: bool = False
 
@@ -182,16 +182,16 @@ class Seat(msgspec.Struct, gc=False):
         """Have no place for the time of a block; of several at once the last one comes back."""
         self.holds += 1
         if self.holds == 1 and not self.over:
-            self.limits.leave(self.claim)
+            self.limits.leave(self.account)
         try:
             yield
         finally:
             self.holds -= 1
             if self.holds == 0 and not self.over:
-                self.limits.come_back(self.claim)
+                self.limits.come_back(self.account)
 
     def end(self) -> None:
         """The call is over."""
         self.over = True
         if not self.holds:
-            self.limits.leave(self.claim)
+            self.limits.leave(self.account)

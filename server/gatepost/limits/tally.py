@@ -4,7 +4,7 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from weakref import WeakValueDictionary
 
-from gatepost.limits.claim import Claim, Key, Place
+from gatepost.limits.account import Account, Key, Place
 from gatepost.limits.queue import Queue
 from gatepost.limits.terms import ANY, Kind, Row, Terms, rows_of
 from gatepost.stores.allowance import Slot, Spending
@@ -13,24 +13,24 @@ from gatepost.stores.bucket import Buckets
 
 MOST_REFUSALS = 10_000
 """Tenants whose refusals are counted."""
-MOST_CLAIMS = 10_000
-"""Claims that are kept; one that is needed again is made again, for some microseconds."""
+MOST_ACCOUNTS = 10_000
+"""Accounts that are kept; one that is needed again is made again, for some microseconds."""
 
 
 class Tally:
     """Lives as long as the process, whatever is configured anew: what runs goes on counting."""
 
     def __init__(self) -> None:
-        self.claims: dict[Key, Claim] = {}
+        self.accounts: dict[Key, Account] = {}
         """Those that were made since the terms were last changed, or since there were too many."""
-        self.buckets = Buckets(forgetting=self.claims.clear)
+        self.buckets = Buckets(forgetting=self.accounts.clear)
         self.places: WeakValueDictionary[Hashable, Place] = WeakValueDictionary()
-        """By tenant, and by tenant and tool, as long as a claim is kept or a call holds it."""
+        """By tenant, and by tenant and tool, as long as an account is kept or a call holds it."""
         self.queue = Queue(self.places)
         self._refused: dict[str, Counter[Kind]] = {}
 
-    def claim(self, key: Key, terms: Terms, now: float, relay: Relay | None) -> Claim:
-        """The claim of that key by these terms."""
+    def account(self, key: Key, terms: Terms, now: float, relay: Relay | None) -> Account:
+        """The account of that key by these terms."""
         principal, tool, inner = key[:4], key[4], key[5]
         tenant = principal[0]
         rows = rows_of(terms, tenant, (tool,) if tool else (), (principal,))
@@ -46,9 +46,9 @@ class Tally:
         buckets = self.buckets.these(
             [(row.here, 1 / row.bound.rate, row.bound.burst / row.bound.rate) for row in rated], now
         )
-        if len(self.claims) >= MOST_CLAIMS:
-            self.claims.clear()
-        claim = self.claims[key] = Claim(
+        if len(self.accounts) >= MOST_ACCOUNTS:
+            self.accounts.clear()
+        account = self.accounts[key] = Account(
             tenant=tenant,
             buckets=tuple(buckets),
             places=tuple(self._place(row) for row in placed),
@@ -58,7 +58,7 @@ class Tally:
             spendings=[Spending(row.shared, row.bound.rate, row.bound.burst) for row in rated],
             slots=[Slot(row.shared, int(row.bound.most)) for row in bounded],
         )
-        return claim
+        return account
 
     def _place(self, row: Row) -> Place:
         place = self.places.get(row.here)

@@ -182,8 +182,8 @@ class Endpoint:
         if facts.doubled:
             # Whoever reads the first and whoever reads the last would see different requests.
             refusal = DOUBLED
-        usual = read_whole(body) if refusal is None else None
-        if usual is None or usual[0].method == INITIALIZE:
+        usual = read_whole(body) if refusal is None and facts.version == MODERN else None
+        if usual is None:
             return self._in_parts(exchange, body, refusal)
         message, identity, params = usual
         return self._request(exchange, message, identity, params, None)

@@ -6,6 +6,7 @@ import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
 from gatepost.intake import NESTING
+from gatepost.mcp.era import MODERN
 from gatepost.mcp.jsonrpc import INVALID_PARAMS, Message, Refused, read_id
 
 PREFIX = "io.modelcontextprotocol/"
@@ -81,10 +82,10 @@ NO_META = Meta()
 
 def read_whole(body: bytes) -> tuple[Message, bytes, Params] | None:
     """
-    A request with `_meta`, its id and its parameters, in one pass; None for whatever else there is.
+    A request of the modern era, its id and its parameters, in one pass; None for whatever else
+    there is: that is read in parts (`jsonrpc.read`, `read_params`), which find out what is wrong.
 
-    That is read in parts (`jsonrpc.read`, `read_params`), which find out what is wrong with it. The
-    message that comes back has no raw parameters any more.
+    The message that comes back has no raw parameters, which only the methods of sessions look at.
     """
     try:
         if not body.isascii():
@@ -93,7 +94,9 @@ def read_whole(body: bytes) -> tuple[Message, bytes, Params] | None:
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
         return None
     method, params, raw_id = whole.method, whole.params, whole.id
-    if raw_id is UNSET or params is UNSET or params.meta is UNSET or not method:
+    if raw_id is UNSET or params is UNSET or not method:
+        return None
+    if params.meta is UNSET or params.meta.version != MODERN:
         return None
     if whole.jsonrpc != "2.0" or whole.result is not UNSET or whole.error is not UNSET:
         return None

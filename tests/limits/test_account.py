@@ -13,19 +13,19 @@ pytestmark = pytest.mark.requirement("P12")
 
 
 async def test_callers_without_end_are_not_all_remembered(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Neither their claims nor the places that nobody has; and nobody gets a second burst by it."""
-    monkeypatch.setattr(tally, "MOST_CLAIMS", 10)
+    """Neither accounts nor places that nobody has; and nobody gets a second burst by it."""
+    monkeypatch.setattr(tally, "MOST_ACCOUNTS", 10)
     works = Works(Terms(caller=bucket(1), tenant=places(5), tool=places(5)))
     for number in range(100):
         assert await works.call(tenant_id=f"tenant-{number}") == "seen"
 
-    assert len(works.limits.tally.claims) <= 10
+    assert len(works.limits.tally.accounts) <= 10
     assert len(works.limits.tally.places) <= 20
     for number in range(100):
         assert await works.call(tenant_id=f"tenant-{number}") == "rate_limit caller"
 
 
-async def test_what_is_no_tool_is_one_claim_whatever_it_is_called() -> None:
+async def test_what_is_no_tool_is_one_account_whatever_it_is_called() -> None:
     """Names of resources can be made up without end."""
     works = Works(Terms(caller=bucket(100)))
 
@@ -42,14 +42,14 @@ async def test_what_is_no_tool_is_one_claim_whatever_it_is_called() -> None:
         )
         await works.limits(call, None, None, proceed)  # type: ignore[arg-type]  # none is looked at
 
-    assert len(works.limits.tally.claims) == 1
+    assert len(works.limits.tally.accounts) == 1
 
 
 async def test_a_bucket_that_is_forgotten_is_nobodys_any_more() -> None:
-    """A claim that kept it, and another that makes it anew, would give twice as much."""
+    """An account that kept it, and another that makes it anew, would give twice as much."""
     works = Works(Terms(caller=bucket(2, rate=1.0)))
     counts = works.limits.tally
-    counts.buckets = Buckets(most=2, forgetting=counts.claims.clear)
+    counts.buckets = Buckets(most=2, forgetting=counts.accounts.clear)
     assert await works.call() == "seen"
     works.now = 100
     assert [await works.call(subject=f"person-{n}") for n in range(4)] == ["seen"] * 4
@@ -65,7 +65,7 @@ async def test_who_comes_back_from_a_person_counts_where_others_do(
     """Also when everything was looked up anew meanwhile."""
     works, person = Works(Terms(tenant=places(1))), Person()
     asking = await works.begin("ask", client=person)
-    monkeypatch.setattr(tally, "MOST_CLAIMS", 1)
+    monkeypatch.setattr(tally, "MOST_ACCOUNTS", 1)
     assert [await works.call(subject=f"person-{n}") for n in range(3)] == ["seen"] * 3
 
     person.decided.set()
@@ -100,7 +100,7 @@ def test_room_is_made_before_any_of_several_is_looked_up() -> None:
     assert buckets.these([("c", 1.0, 2.0), ("d", 1.0, 2.0), ("a", 1.0, 2.0)], 0.0) == found
 
 
-async def test_claims_kept_before_a_reload_count_by_what_it_says() -> None:
+async def test_accounts_kept_before_a_reload_count_by_what_it_says() -> None:
     """At once, and for who has called before."""
     works = Works(Terms(caller=bucket(2)))
     assert [await works.call() for _ in range(3)] == ["seen", "seen", "rate_limit caller"]

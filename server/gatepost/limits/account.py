@@ -11,8 +11,8 @@ from gatepost.stores.bucket import Bucket
 
 Key = tuple[str, str, str, str, str, bool]
 """
-Of a claim: the caller's tenant, issuer, kind and subject; the tool's name, or nothing for what is
-no tool; and whether another call's tool makes these calls.
+Of an account: the caller's tenant, issuer, kind and subject; the tool's name, or nothing for what
+is no tool; and whether another call's tool makes these calls.
 """
 
 
@@ -24,7 +24,7 @@ class Place(msgspec.Struct, weakref=True):
     taken: int = 0
 
 
-class Claim(msgspec.Struct, frozen=True):
+class Account(msgspec.Struct, frozen=True):
     """
     Buckets and places themselves and not their names: nearly every call finds enough in all of
     them, and names would have to be made and looked up for each.
