@@ -2,9 +2,12 @@
 
 import asyncio
 import gc
+import logging
 from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from gatepost.stores.sql.records import migrate
@@ -60,6 +63,27 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = (yield).get_result()
     if report.skipped and not hasattr(report, "wasxfail") and item.config.option.no_skips:
         report.outcome = "failed"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def logging_of_its_own() -> Iterator[None]:
+    """
+    A command that runs in this process sets up logging; the tests of other files hear as before.
+
+    A logger that remembers what it was first used with would stay deaf for them.
+    """
+    root, configure = logging.getLogger(), structlog.configure
+    handlers, level, before = root.handlers, root.level, structlog.get_config()
+
+    def forgetful(**settings: Any) -> None:
+        configure(**settings | {"cache_logger_on_first_use": False})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structlog, "configure", forgetful)
+        yield
+    root.handlers = handlers
+    root.setLevel(level)
+    configure(**before)
 
 
 @pytest.fixture(scope="session")
