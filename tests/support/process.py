@@ -1,27 +1,22 @@
 """A program under test: started, its output collected, waited for with a bound, stopped."""
 
-import os
 import re
 import signal
 import subprocess
-import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import IO, TypeVar
 
+from tests.support import nursery
+
 T = TypeVar("T")
 
 
 def python_environment(extra: Mapping[str, str] | None = None) -> dict[str, str]:
     """Our environment with this run's import path, so that an uninstalled checkout works too."""
-    return {
-        **os.environ,
-        "PYTHONPATH": os.pathsep.join(path for path in sys.path if path),
-        "PYTHONUNBUFFERED": "1",
-        **(extra or {}),
-    }
+    return nursery.environment() | dict(extra or {})
 
 
 class Process:
@@ -44,18 +39,7 @@ class Process:
         self._changed = threading.Condition()
         self._lines: dict[str, list[str]] = {"out": [], "err": []}
         self._seen = 0
-        self.process = subprocess.Popen(
-            command,
-            env=dict(env),
-            cwd=cwd,
-            user=user,
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.PIPE,
-            text=True,
-            encoding="utf-8",
-            errors="replace",
-        )
+        self.process = _started(command, env=env, cwd=cwd, user=user)
         assert self.process.stdout is not None
         assert self.process.stderr is not None
         self._readers = [
@@ -166,3 +150,22 @@ class Process:
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
                 pipe.close()
+
+
+def _started(
+    command: Sequence[str], *, env: Mapping[str, str], cwd: Path | None, user: str | None
+) -> subprocess.Popen[str] | nursery.Child:
+    if user is None and nursery.forks(command, env):
+        return nursery.nursery().start(*command[2:], env=env, cwd=cwd)
+    return subprocess.Popen(
+        command,
+        env=dict(env),
+        cwd=cwd,
+        user=user,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        encoding="utf-8",
+        errors="replace",
+    )

@@ -55,7 +55,7 @@ class Reason(msgspec.Struct, frozen=True):
     message: str = ""
 
 
-People = dict[int, tuple[str, str]]
+People = dict[int, str]
 """What records of one batch say of each caller, by its identity in memory."""
 Shared = tuple[People, Iterator[bytes]]
 """What the drafts of one batch share, and the salts that they do not."""
@@ -169,8 +169,8 @@ def _draft(
     people, salts = shared
     known = people.get(id(caller))
     if known is None:
-        known = people[id(caller)] = encode(person_of(caller)), text(caller.subject)
-    private["caller"], subject = known
+        known = people[id(caller)] = encode(person_of(caller))
+    private["caller"] = known
     outcome = "success"
     if ending is not None:
         outcome = ending.kind if isinstance(ending, Failure) else ending.outcome
@@ -204,7 +204,7 @@ def _draft(
         details=details_of(remarks) if remarks else NOTHING,
         commitments=commitments,
     )
-    return drafted(body, side, subject)
+    return drafted(body, side)
 
 
 def _asked(call: Call, outcome: str) -> str:

@@ -137,7 +137,7 @@ class Journal:
             shared_audience=caller.shared_audience if caller else False,
             details={name: text(clean(value)) for name, value in (details or {}).items()},
         )
-        one = draft(body, side, text(caller.subject) if caller else None)
+        one = draft(body, side)
         self._waiting.append((tenant, one))
         pledge = self._pledge
         if not self._armed:

@@ -115,18 +115,18 @@ def person_of(caller: TenantContext) -> Person:
     return Person(*map(text, named))
 
 
-def draft(body: Body, private: Mapping[str, str], subject: str | None = None) -> Draft:
+def draft(body: Body, private: Mapping[str, str]) -> Draft:
     """The record of *body* and of the values that can be erased, which it commits to."""
     side, commitments = sealed(private)
     if commitments:
         body = msgspec.structs.replace(body, commitments=commitments)
-    return drafted(body, side, subject)
+    return drafted(body, side)
 
 
-def drafted(body: Body, side: str | None, subject: str | None) -> Draft:
+def drafted(body: Body, side: bytes | None) -> Draft:
     """The record of a body that commits to that side part already."""
     encoded = b"," + _plain(body)[1:]
-    return Draft(encoded, body.at, body.kind, body.tool, body.outcome, subject, side)
+    return Draft(encoded, body.at, (body.kind, body.tool, body.outcome), side)
 
 
 def fresh_salts() -> Iterator[bytes]:
@@ -144,7 +144,7 @@ def fresh_salts() -> Iterator[bytes]:
 
 def sealed(
     private: Mapping[str, str], salts: Iterator[bytes] | None = None
-) -> tuple[str | None, dict[str, str]]:
+) -> tuple[bytes | None, dict[str, str]]:
     """The side part of these values, and what a body says of them."""
     if not private:
         return None, {}
@@ -154,7 +154,7 @@ def sealed(
         salt = next(salts)
         side[field] = (salt.hex(), value)
         commitments[field] = sha256(salt + value.encode()).hexdigest()
-    return _plain(side).decode(), commitments
+    return _plain(side), commitments
 
 
 def commitment(salt: str, value: str) -> str:

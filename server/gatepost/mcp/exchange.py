@@ -19,6 +19,8 @@ class Exchange(msgspec.Struct, frozen=True, gc=False):
     headers: Headers
     receive: Receive
     send: Send
+    version: str | None = None
+    """The revision that MCP-Protocol-Version names."""
     holder: Scope | None = None
     """The request's scope where its connection can hold an answer back (`HELD`)."""
 

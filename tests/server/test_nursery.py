@@ -1,0 +1,68 @@
+"""What a test starts as a fork is the program that an interpreter of its own would be."""
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from tests.support.nursery import Child
+from tests.support.process import Process, python_environment
+
+PROGRAM = """
+import atexit, os, signal, sys, time
+atexit.register(print, "the last word")
+for shown in (
+    sys.argv, os.getcwd(), sorted(os.environ.items()), sys.path, sys.flags, __name__, time.tzname,
+    [signal.getsignal(number) for number in sorted(signal.valid_signals())],
+    [number for number in range(1000) if os.path.exists(f"/proc/self/fd/{number}")],
+):
+    print(shown)
+print(input(), file=sys.stderr)
+"""
+ENDS = {
+    "by itself": "",
+    "with a code": "sys.exit(7)",
+    "with a sentence": "sys.exit('no')",
+    "at once": "os._exit(3)",
+    "killed": "os.kill(os.getpid(), 9)",
+    "told to end": "os.kill(os.getpid(), 15)",
+}
+
+
+def told(process: Process) -> tuple[int, list[str], str]:
+    """How it ended, and what it said."""
+    try:
+        process.write_line("héllo")
+        code = process.process.wait(20)
+        process.stop()
+    finally:
+        process.kill()
+    return code, process.stdout.splitlines(), process.stderr
+
+
+@pytest.mark.parametrize("ends", ENDS.values(), ids=ENDS)
+def test_a_fork_is_like_a_start(tmp_path: Path, ends: str) -> None:
+    """The same arguments, environment, folder, pipes, signals, last words and exit code."""
+    (tmp_path / "program.py").write_text(PROGRAM + ends)
+    env = python_environment({"GREETING": "hello", "TZ": "Asia/Tokyo"})
+    words = ["-m", "program", "one", "--two"]
+
+    forked = Process([sys.executable, *words], env=env, cwd=tmp_path)
+    started = Process([sys.executable, "-u", *words], env=env, cwd=tmp_path)
+
+    assert isinstance(forked.process, Child)
+    assert isinstance(started.process, subprocess.Popen)
+    assert told(forked) == told(started)
+
+
+def test_another_interpreter_is_started(tmp_path: Path) -> None:
+    """What a setting of the interpreter does is settled before a fork could hear of it."""
+    (tmp_path / "program.py").write_text("import sys; print(sys.flags.optimize, sys.path[1])")
+    env = python_environment({"PYTHONOPTIMIZE": "2", "PYTHONPATH": "/elsewhere"})
+
+    process = Process([sys.executable, "-m", "program"], env=env, cwd=tmp_path)
+
+    assert process.process.wait(20) == 0
+    assert process.stop() == 0
+    assert process.stdout == "2 /elsewhere"
