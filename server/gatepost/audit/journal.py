@@ -10,7 +10,8 @@ from typing import Protocol
 import structlog
 
 from gatepost.audit.chain import Linker
-from gatepost.audit.entry import Entry, drafts_of, is_light, reason_of
+from gatepost.audit.clerk import Clerk
+from gatepost.audit.entry import Entry, is_light, reason_of
 from gatepost.audit.record import Body, Kind, Person, draft, encode, person_of, text
 from gatepost.audit.settings import AuditSettings
 from gatepost.keyring import KeyRing
@@ -63,7 +64,7 @@ class Journal:
         self.written = 0
         """Records since the start."""
         self._records, self._redaction, self._clock = records, redaction, clock
-        self._linker = Linker(keyring)
+        self._clerk, self._linker = Clerk(), Linker(keyring)
         self._waiting: list[Entry] = []
         self._pledge = Pledge()
         self._late = False
@@ -198,11 +199,11 @@ class Journal:
         if is_light(entries):
             # A third of a millisecond for thirty calls. In the other thread it would take twice
             # that, as both want the interpreter's lock all the while.
-            made.update(drafts_of(entries, now, settings))
+            made.update(self._clerk.drafts(entries, now, settings))
 
         def make() -> dict[str, list[Draft]]:
             if not made:
-                made.update(drafts_of(entries, now, settings))
+                made.update(self._clerk.drafts(entries, now, settings))
             gaps = {tenant: [_gap(tenant, n, now[0])] for tenant, n in lost.items()}
             return {one: [*gaps.get(one, ()), *made.get(one, ())] for one in {**made, **gaps}}
 
@@ -244,7 +245,7 @@ class Journal:
         log.error("audit_not_written", records=len(batch), reason=reason, refusing=refusing)
         if not made:
             now, settings = (self._clock(), perf_counter()), self.settings
-            made = await asyncio.to_thread(drafts_of, batch, now, settings)
+            made = await asyncio.to_thread(self._clerk.drafts, batch, now, settings)
         late = [(tenant, one) for tenant, drafts in made.items() for one in drafts]
         room = max(MOST_WAITING - len(self._waiting), 0)
         self._lost.update(tenant for tenant, _ in late[room:])
