@@ -15,7 +15,7 @@ from tests.audit.shelf import person
 from tests.audit.toolset import pack
 from tests.support.steps import steps
 
-MOST_STEPS = 6
+MOST_STEPS = 5
 RECORDS = 32
 MOST_WRITER_STEPS = 112
 
@@ -32,7 +32,7 @@ async def test_a_call_leaves_a_tuple_and_goes_on() -> None:
     short, long = (a_call(size) for size in (10, 1_000_000))
     guards = [Guard(redaction, long, pack.tools["write"])]
     began = perf_counter()
-    journal.ended(short, began, guards, None)  # the first of a batch sets its timer
+    journal.ended(short, began, guards, None)  # the first of a batch begins it
     taken = [steps(lambda: journal.ended(call, began, guards, None)) for call in (short, long)]  # noqa: B023  # at once
     await journal.aclose()
 
