@@ -1,10 +1,15 @@
 """What is looked up once for many calls is never counted twice, and does not pile up."""
 
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 
 from gatepost.limits import tally
+from gatepost.limits.account import Account
+from gatepost.limits.queue import Place
 from gatepost.limits.terms import Terms
-from gatepost.stores.bucket import Buckets
+from gatepost.stores.allowance import WITHIN
+from gatepost.stores.bucket import Bucket, Buckets
 from gatepost.tools.api import Call, Offer, Outcome
 from tests.limits.works import Person, Works, bucket, places, settle
 from tests.support.mcp import a_caller
@@ -107,3 +112,35 @@ async def test_accounts_kept_before_a_reload_count_by_what_it_says() -> None:
     works.limits.apply(Terms(caller=bucket(3)))
 
     assert [await works.call() for _ in range(2)] == ["seen", "rate_limit caller"]
+
+
+RATES, BURSTS = (0.5, 1.0, 4.0), (2, 5, 9)
+CALLS = st.lists(st.tuples(st.floats(0, 2, allow_nan=False), st.integers(0, 6)), max_size=60)
+
+
+@given(CALLS)
+def test_all_is_taken_or_nothing(comings: list[tuple[float, int]]) -> None:
+    """Against three textbook's buckets and a number of places, whichever of them refuses."""
+    kept = [
+        Bucket(0.0, 1 / rate, (burst - 1) / rate + WITHIN)
+        for rate, burst in zip(RATES, BURSTS, strict=True)
+    ]
+    tenant, tool = Place("tenant", 6), Place("tool", 5)
+    account = Account("acme", kept, [tenant, tool], ["caller", "tenant", "tool"], None)
+    held, now = [float(burst) for burst in BURSTS], 0.0
+    for pause, running in comings:
+        now += pause
+        held = [
+            min(burst, one + pause * rate)
+            for one, rate, burst in zip(held, RATES, BURSTS, strict=True)
+        ]
+        tenant.taken = tool.taken = running
+        taken = account.take(now)
+        if min(held) >= 1 + 1e-6:
+            assert taken == (running < 5)
+        if min(held) <= 1 - 1e-6 or running >= 5:
+            assert not taken
+            assert account.shortage(now)[1] > 0
+        if taken:
+            held = [one - 1 for one in held]
+        assert (tenant.taken, tool.taken) == (running + taken, running + taken)

@@ -6,8 +6,7 @@ from collections.abc import Hashable
 
 import pytest
 
-from gatepost.limits.account import Place
-from gatepost.limits.queue import Queue
+from gatepost.limits.queue import Place, Queue
 from gatepost.limits.terms import ANY
 
 WITHIN_S = 10

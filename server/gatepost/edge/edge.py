@@ -6,7 +6,7 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -36,7 +36,6 @@ LIMITED = -32000
 INTERNAL_ERROR = -32603
 CODES = {429: LIMITED, 500: INTERNAL_ERROR, 503: INTERNAL_ERROR}
 
-CORRELATION = b"x-octopus-correlation-id"
 UNFORESEEN = Refusal(
     500,
     "internal_error",
@@ -59,27 +58,8 @@ _encode = msgspec.json.encode
 _log = logging.getLogger("gatepost.edge")
 
 
-class Tally(Protocol):
-    """Counts what comes of requests."""
-
-    def answered(self, path: str, status: int, seconds: float) -> None:
-        """A request was answered; status 0: nobody was left to hear it."""
-
-    def refused(self, code: str) -> None:
-        """A request was refused, with this code."""
-
-
-class Uncounted:
-    """Nobody counts."""
-
-    def answered(self, path: str, status: int, seconds: float) -> None:
-        """See `Tally`."""
-
-    def refused(self, code: str) -> None:
-        """See `Tally`."""
-
-
-UNCOUNTED = Uncounted()
+def nobody(code: str) -> None:
+    """Does not count the refusals."""
 
 
 class Seen(NamedTuple):
@@ -142,7 +122,7 @@ class Edge:
     by the pod's address. *checks* run in their order; each may refuse or answer. Where the same
     head comes again on a connection only those run that look at more (``again``). *is_endpoint*
     says which paths speak JSON-RPC, so that a refusal there has a body its client can read;
-    *paint* draws those that people see.
+    *paint* draws those that people see, *refused* hears the code of each.
     """
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
@@ -153,14 +133,14 @@ class Edge:
         log: AccessLog,
         probes: Mapping[str, Probe],
         is_endpoint: Callable[[str], bool],
-        tally: Tally = UNCOUNTED,
+        refused: Callable[[str], object] = nobody,
         paint: Paint = lambda path, refusal, request_id: None,
     ) -> None:
         self.app = app
         self.checks = tuple(checks)
         self._again = tuple(check for check in self.checks if getattr(check, "again", False))
         self._append = log.append
-        self._answered, self._refused = tally.answered, tally.refused
+        self._refused = refused
         self._probes = probes
         self._is_endpoint = is_endpoint
         self._paint = paint
@@ -178,30 +158,26 @@ class Edge:
         request = self._seen(scope) or request_of(scope)
         answer = Answering(send, request, request_id)
         try:
-            if (probe := self._probes.get(request.path)) and request.method in PROBED:
-                await respond(answer, *await probe())
-                return
-            if (preflight := self._checked(request)) is not None:
-                await permit(answer, preflight)
+            if request.passed:
+                for check in self._again:
+                    check(request)
+            elif await self._met(request, answer):
                 return
             await self.app(scope, receive, answer)
         except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001 - the last resort
             await self._refuse(request, request_id, raised, answer)
         finally:
-            took = time.perf_counter() - began
-            status = answer.status
-            self._answered(request.path, status, took)
             self._append(
                 (
                     wall,
                     request.method,
                     request.path,
-                    status,
-                    took,
+                    answer.status,
+                    time.perf_counter() - began,
                     request_id,
                     scope.get(CALLER),
-                    scope["client"][0] if scope["client"] else "",
-                    request.headers.get(CORRELATION),
+                    request.peer,
+                    request.correlation,
                 )
             )
 
@@ -216,23 +192,23 @@ class Edge:
         request.scope = scope
         return request
 
-    def _checked(self, request: Request) -> Preflight | None:
-        """Let the request pass (None), answer it, or raise Refusal."""
-        if request.passed:
-            for check in self._again:
-                check(request)
-            return None
+    async def _met(self, request: Request, answer: Send) -> bool:
+        """Check a head that is new here; whether a probe or a preflight is answered with that."""
+        if (probe := self._probes.get(request.path)) and request.method in PROBED:
+            await respond(answer, *await probe())
+            return True
         scope = request.scope
         raw = scope["headers"]
         for check in self.checks:
             if (preflight := check(request)) is not None:
-                return preflight
+                await permit(answer, preflight)
+                return True
         if (heads := scope.get(SAME_HEAD)) is not None:
             if self not in heads:
                 heads.clear()  # what was learnt before a reload is of no use, and large
             request.passed = True
             heads[self] = Seen(raw, {name: scope[name] for name in SETTLED}, request)
-        return None
+        return False
 
     async def _refuse(
         self, request: Request, request_id: str, raised: BaseException, answer: "Answering"

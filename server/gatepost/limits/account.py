@@ -4,6 +4,7 @@ from collections.abc import Sequence
 
 import msgspec
 
+from gatepost.limits.queue import Place, Queue
 from gatepost.limits.terms import Kind
 from gatepost.stores.allowance import PLACE_WAIT_S, Slot, Spending
 from gatepost.stores.api import TenantRelay
@@ -14,14 +15,6 @@ Key = tuple[str, str, str, str, str, bool]
 Of an account: the caller's tenant, issuer, kind and subject; the tool's name, or nothing for what
 is no tool; and whether another call's tool makes these calls.
 """
-
-
-class Place(msgspec.Struct, weakref=True):
-    """How many calls of somebody have a place, or wait for their turn, and how many may."""
-
-    kind: Kind
-    most: float
-    taken: int = 0
 
 
 class Account(msgspec.Struct, frozen=True):
@@ -35,8 +28,8 @@ class Account(msgspec.Struct, frozen=True):
     places: Sequence[Place]
     kinds: Sequence[Kind]
     """Whose the buckets are, and then whose the places with a bound."""
-    queues: bool
-    """Whether its calls have a place in the process, too."""
+    queue: Queue | None
+    """Where its calls have a place in the process; None: those of another call's tool."""
     relay: TenantRelay | None = None
     """Where all processes count together; None: this one is alone."""
     spendings: Sequence[Spending] = ()
@@ -46,17 +39,30 @@ class Account(msgspec.Struct, frozen=True):
     def take(self, now: float) -> bool:
         """Take everything that one call needs, or nothing where there is too little of any."""
         for bucket in self.buckets:
-            if bucket.full_at - now > bucket.slack_s:
+            full_at = bucket.full_at
+            if full_at < now:
+                full_at = now
+            elif full_at - now > bucket.slack_s:
+                self._put_back(bucket)
                 return False
+            bucket.full_at = full_at + bucket.each_s
         for place in self.places:
             if place.taken >= place.most:
+                self._put_back(place)
                 return False
-        for bucket in self.buckets:  # `Bucket.take`, which would be a call for each of them
-            full_at = bucket.full_at
-            bucket.full_at = (full_at if full_at > now else now) + bucket.each_s
-        for place in self.places:
             place.taken += 1
         return True
+
+    def _put_back(self, lacking: Bucket | Place) -> None:
+        """Undo what was taken before that one was found to have too little."""
+        for bucket in self.buckets:
+            if bucket is lacking:
+                return
+            bucket.full_at -= bucket.each_s
+        for place in self.places:
+            if place is lacking:
+                return
+            place.taken -= 1
 
     def shortage(self, now: float) -> tuple[Kind, float]:
         """What there was too little of, and in how many seconds there may be enough."""
@@ -68,15 +74,22 @@ class Account(msgspec.Struct, frozen=True):
         return self.kinds[waits.index(longest)], longest
 
     def hold(self) -> None:
-        """Take the places whether there is room or not."""
+        """Take all places whether there is room or not."""
         for place in self.places:
             place.taken += 1
         if self.relay is not None:
             self.relay.hold(self.slots)
+        if self.queue is not None:
+            self.queue.running += 1
 
     def leave(self) -> None:
-        """Give the places back."""
+        """Give all places back."""
         for place in self.places:
             place.taken -= 1
         if self.relay is not None:
             self.relay.leave(self.slots)
+        queue = self.queue
+        if queue is not None:
+            queue.running -= 1
+            if queue.waiting:
+                queue.let_in()

@@ -5,12 +5,22 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Mapping
 from itertools import islice
 
-from gatepost.limits.account import Place
+import msgspec
+
+from gatepost.limits.terms import Kind
 
 LOOKS = 100
 """So many tenants are compared when a place becomes free: those whose turn is longest ago."""
 
 Waiter = asyncio.Future[bool]
+
+
+class Place(msgspec.Struct, weakref=True):
+    """How many calls of somebody have a place, or wait for their turn, and how many may."""
+
+    kind: Kind
+    most: float
+    taken: int = 0
 
 
 class Queue:

@@ -11,6 +11,7 @@ import structlog
 
 from gatepost.limits.account import Account, Key
 from gatepost.limits.levels import Levels, levels
+from gatepost.limits.queue import Queue
 from gatepost.limits.tally import Tally
 from gatepost.limits.terms import ANY, Bound, Kind, Terms, rows_of
 from gatepost.stores.api import Relay, StoreUnavailable, TenantRelay
@@ -83,21 +84,21 @@ class Limits:
                 return refusal
         elif not account.take(now := self.monotonic()):
             return self._refused(call, *account.shortage(now))
-        if account.queues:
-            queue = self.queue
+        queue = account.queue
+        if queue is not None:
             if queue.running < queue.most:
                 queue.running += 1
-            elif refusal := await self._queued(call, account):
+            elif refusal := await self._queued(queue, call, account):
                 return refusal
         seat = None
         if call.client is not NOBODY and isinstance(call.client, Guard):
             # Nobody else could let a person decide.
-            seat = call.client.seat = Seat(self, account)
+            seat = call.client.seat = Seat(account)
         try:
             return await proceed(call, offer, arguments)
         finally:
             if seat is None:
-                self.leave(account)
+                account.leave()
             else:
                 seat.end()
 
@@ -121,12 +122,14 @@ class Limits:
             place.taken += 1
         return None
 
-    async def _queued(self, call: Call, account: Account) -> Outcome | None:
-        queue, let_in = self.queue, False
+    async def _queued(self, queue: Queue, call: Call, account: Account) -> Outcome | None:
+        """Wait for a place in the process; a refusal where none comes."""
+        let_in = False
         try:
             let_in = await queue.enter(account.tenant, call.caller.principal_key)
         finally:
             if not let_in:
+                queue.running += 1  # as if it had come in, and leaves with all that it has
                 account.leave()
         return None if let_in else self._refused(call, "server", queue.within_s)
 
@@ -153,26 +156,10 @@ class Limits:
         rows = rows_of(self.terms, tenant, tools, principals)
         return await levels(self.tally, self.relay, tenant, rows, now=self.monotonic())
 
-    def leave(self, account: Account) -> None:
-        """Give back all that a call has a place of."""
-        account.leave()
-        if account.queues:
-            queue = self.queue
-            queue.running -= 1
-            if queue.waiting:
-                queue.let_in()
-
-    def come_back(self, account: Account) -> None:
-        """Take the same again, whether there is room or not."""
-        account.hold()
-        if account.queues:
-            self.queue.running += 1
-
 
 class Seat(msgspec.Struct, gc=False):
     """The places of one call, as long as it runs; the `Clock` that people's decisions hold."""
 
-    limits: Limits
     account: Account
     holds: int = 0
     over: bool = False
@@ -182,16 +169,16 @@ class Seat(msgspec.Struct, gc=False):
         """Have no place for the time of a block; of several at once the last one comes back."""
         self.holds += 1
         if self.holds == 1 and not self.over:
-            self.limits.leave(self.account)
+            self.account.leave()
         try:
             yield
         finally:
             self.holds -= 1
             if self.holds == 0 and not self.over:
-                self.limits.come_back(self.account)
+                self.account.hold()
 
     def end(self) -> None:
         """The call is over."""
         self.over = True
         if not self.holds:
-            self.limits.leave(self.account)
+            self.account.leave()

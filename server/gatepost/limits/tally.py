@@ -4,8 +4,8 @@ from collections import Counter
 from collections.abc import Hashable, Mapping
 from weakref import WeakValueDictionary
 
-from gatepost.limits.account import Account, Key, Place
-from gatepost.limits.queue import Queue
+from gatepost.limits.account import Account, Key
+from gatepost.limits.queue import Place, Queue
 from gatepost.limits.terms import ANY, Kind, Row, Terms, rows_of
 from gatepost.stores.allowance import Slot, Spending
 from gatepost.stores.api import Relay
@@ -53,7 +53,7 @@ class Tally:
             buckets=tuple(buckets),
             places=tuple(self._place(row) for row in placed),
             kinds=[row.kind for row in (*rated, *bounded)],
-            queues=not inner,
+            queue=None if inner else self.queue,
             relay=None if relay is None else relay.of(tenant),
             spendings=[Spending(row.shared, row.bound.rate, row.bound.burst) for row in rated],
             slots=[Slot(row.shared, int(row.bound.most)) for row in bounded],
