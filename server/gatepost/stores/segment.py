@@ -21,7 +21,8 @@ from gatepost.stores.audit import Count, Question, Row, Segment, Sort
 MOST_BYTES = 262_144
 """What is cut into several segments, so that a few of them always fit into memory."""
 
-_BETWEEN = ',{"record":'
+_BEGIN, _HASH = '{"record":', ',"hash":"'
+_BETWEEN = f",{_BEGIN}"
 """
 Where one element ends and the next begins, and nowhere else: in a text the quote would be escaped,
 and no body or side has objects in an array.
@@ -118,7 +119,7 @@ def pieces(segment: Segment) -> list[str]:
     if not isinstance(text, str) or text[:1] != "[" or text[-1:] != "]":
         raise Damaged(segment.first)
     begun, *others = text[1:-1].split(_BETWEEN)
-    return [begun, *(_BETWEEN[1:] + one for one in others)]
+    return [begun, *(_BEGIN + one for one in others)]
 
 
 def row_of(number: int, piece: str) -> Row:
@@ -226,8 +227,18 @@ def answers(newest: Iterable[Segment], question: Question) -> list[Row]:
     for one in newest:
         if len(rows) >= question.limit:
             break
-        rows += [row for row in reversed(rows_of(one)) if _answers(row, question, text)]
+        likely = rows_of(one) if text is None else _with(text, one)
+        rows += [row for row in reversed(likely) if _answers(row, question, text)]
     return rows[: question.limit]
+
+
+def _with(text: str, segment: Segment) -> list[Row]:
+    """Its records that have the text; to look for it costs a fifth of reading a record."""
+    return [
+        row_of(number, piece)
+        for number, piece in enumerate(pieces(segment), segment.first)
+        if text in piece[len(_BEGIN) : piece.rfind(_HASH)].lower()
+    ]
 
 
 def _answers(row: Row, question: Question, text: str | None) -> bool:
