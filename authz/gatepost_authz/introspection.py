@@ -18,6 +18,7 @@ from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwks import asks
 from gatepost_authz.signature import looks_like_one
 from gatepost_authz.tenant import Policy, caller_from
+from gatepost_authz.verifier import Recall
 
 GOOD_S = 30.0
 """How long a good answer counts: a revoked token works no longer than this."""
@@ -128,6 +129,10 @@ class IntrospectionVerifier:
             kind, reason = refusal
             raise kind(reason)
         return await self._answer(key, token, target, trusted)
+
+    def recall(self, token: str, target: Target) -> Recall | None:
+        """See `TokenVerifier`; answers about such tokens are short-lived, and filed elsewhere."""
+        return None
 
     def forget(self, which: Callable[[TenantContext], bool]) -> None:
         """Ask again about the tokens of these callers, and about those that were refused."""

@@ -1,6 +1,6 @@
 """The gate: a request passes only with a token meant for this resource."""
 
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable
 from typing import Protocol
 
 from starlette.types import ASGIApp, Receive, Scope, Send
@@ -10,10 +10,17 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Target
 from gatepost_authz.errors import AuthError, InvalidToken
-from gatepost_authz.verifier import TokenVerifier
+from gatepost_authz.verifier import Recall, TokenVerifier
 
 CALLER = "gatepost.caller"
 """The key of the ASGI scope under which the gate leaves the caller."""
+
+
+SAME_HEAD = "gatepost.same_head"
+"""
+The key of the ASGI scope where a server may leave a dictionary, the same one for requests whose
+heads are the same bytes but for the digits of Content-Length: the path and the credentials are.
+"""
 
 
 def caller_of(scope: Scope) -> TenantContext:
@@ -56,10 +63,18 @@ class BearerMiddleware:
         self.baseline = baseline
         self.on_refusal = on_refusal
 
-    async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
+    def __call__(self, scope: Scope, receive: Receive, send: Send) -> Awaitable[None]:
         if scope["type"] != "http":
-            await self._not_http(scope, receive, send)
-            return
+            return self._not_http(scope, receive, send)
+        heads = scope.get(SAME_HEAD)
+        recall: Recall | None = None if heads is None else heads.get(self)
+        if recall is not None and (caller := recall()) is not None:
+            # The same token to the same path, and its verdict is still good.
+            scope[CALLER] = caller
+            return self.app(scope, receive, send)
+        return self._verified(scope, receive, send)
+
+    async def _verified(self, scope: Scope, receive: Receive, send: Send) -> None:
         target = self.locate(scope["path"])
         try:
             token = bearer_token(scope["headers"])
@@ -76,6 +91,9 @@ class BearerMiddleware:
                 self.on_refusal(scope, error)
             await self.challenge.refuse(error, target, send)
             return
+        if (heads := scope.get(SAME_HEAD)) is not None:
+            # Only what a verdict is filed under is kept: whether it holds is asked each time.
+            heads[self] = self.verifier.recall(token, target)
         scope[CALLER] = caller
         await self.app(scope, receive, send)
 

@@ -2,13 +2,14 @@
 
 import time
 from collections.abc import Callable, Sequence
+from functools import partial
 from typing import Protocol
 
 from gatepost_authz import signature
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.claims import check_claims
 from gatepost_authz.config import Target
-from gatepost_authz.decisions import Decisions, Versioned, key_of
+from gatepost_authz.decisions import DecisionKey, Decisions, Versioned, key_of
 from gatepost_authz.errors import ExpiredToken, InvalidToken
 from gatepost_authz.issuers import IssuerRegistry, TrustedIssuer
 from gatepost_authz.jwk import VerificationKey
@@ -17,6 +18,10 @@ from gatepost_authz.tenant import Policy, caller_from
 MAX_CANDIDATES = 4
 """Keys tried for one token: issuers reuse a key id across types, but not more often than this."""
 DEVELOPMENT_KID = "dev-"
+
+
+Recall = Callable[[], TenantContext | None]
+"""The caller that a certain token speaks for, as long as the verdict on it is good; else None."""
 
 
 class TokenVerifier(Protocol):
@@ -28,6 +33,13 @@ class TokenVerifier(Protocol):
 
         None: this verifier does not handle such tokens; the next one may.
         AuthError: it does, and the token is refused; nobody else is asked.
+        """
+
+    def recall(self, token: str, target: Target) -> Recall | None:
+        """
+        How to ask for the verdict on that token again, should it come again; None: by `verify`.
+
+        For a token that `verify` has accepted, and without keeping the token.
         """
 
 
@@ -64,6 +76,11 @@ class Verifiers:
             if caller is not None:
                 return caller
         raise InvalidToken("unknown_kind")
+
+    def recall(self, token: str, target: Target) -> Recall | None:
+        """See `TokenVerifier`; of the first that has one."""
+        recalls = (verifier.recall(token, target) for verifier in self.verifiers)
+        return next((recall for recall in recalls if recall is not None), None)
 
 
 class JwtVerifier:
@@ -121,6 +138,18 @@ class JwtVerifier:
         )
         self.decisions.put(key, caller, keys=keys, version=version, now=now)
         return caller
+
+    def recall(self, token: str, target: Target) -> Recall | None:
+        """See `TokenVerifier`."""
+        if not signature.looks_like_one(token):
+            return None
+        key = key_of(token, target.url, self.registry().generation)
+        return partial(self._recalled, key)
+
+    def _recalled(self, key: DecisionKey) -> TenantContext | None:
+        if key[2] != self.registry().generation:
+            return None
+        return self.decisions.get(key, now=self.clock())
 
     def refuse_early(
         self, parts: signature.Parts, trusted: TrustedIssuer, captured: str | None, *, now: float

@@ -31,8 +31,8 @@ from gatepost.rest.document import document
 from gatepost.rest.tracing import TracedBridge
 from gatepost.services import Services
 from gatepost.settings import Config
+from gatepost.telemetry.answers import Answers
 from gatepost.telemetry.family import GATE_REASONS
-from gatepost.telemetry.metrics import Meter
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Beside, Resource
 from gatepost_authz.errors import AuthError
@@ -74,6 +74,7 @@ def build_app(
         default=bearer(not_found),
     )
     untouched = ("/dev-as",) if development_issuer else ()
+    services.log.counts = Answers(services.meter, RouteNames(table, resource).route_of)
     return Edge(
         table,
         checks=checks(config, services, resource, table, untouched),
@@ -83,7 +84,7 @@ def build_app(
             READINESS: lambda: services.readiness(insecure_dev_auth=bool(development_issuer)),
         },
         is_endpoint=table.first_matches,
-        tally=Tally(services.meter, table, resource),
+        refused=services.meter.refused,
         paint=paint,
     )
 
@@ -164,22 +165,20 @@ class Bearer:
         self._services.meter.refused(GATE_REASONS.get(type(error).__name__, ""))
 
 
-class Tally:
-    """Counts each answer under its route; a path is never a label."""
+class RouteNames:
+    """Under which route a path is counted; it is never a label itself."""
 
-    def __init__(self, meter: Meter, table: "Table", resource: Resource) -> None:
-        self.refused = meter.refused
-        self._count = meter.answered
+    def __init__(self, table: "Table", resource: Resource) -> None:
         self._is_endpoint = table.first_matches
         self._known = dict.fromkeys(PROBES, "probe") | {"/": "page", "/openapi.json": "page"}
         if resource.path:
             self._known[resource.path] = "mcp"
 
-    def answered(self, path: str, status: int, seconds: float) -> None:
-        """See `gatepost.edge.edge.Tally`."""
-        self._count(self._known.get(path) or self._route_of(path), status, seconds)
+    def route_of(self, path: str) -> str:
+        """One of ROUTES."""
+        return self._known.get(path) or self._of_form(path)
 
-    def _route_of(self, path: str) -> str:
+    def _of_form(self, path: str) -> str:
         if self._is_endpoint(path):
             return "mcp"
         if "/.well-known/" in path:

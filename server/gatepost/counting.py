@@ -1,11 +1,13 @@
 """Counts how calls end, on their way to the record."""
 
+import asyncio
 from time import perf_counter
 
 from gatepost.approvals.herald import Change
 from gatepost.audit.entry import reason_of
 from gatepost.pledge import Pledge
 from gatepost.telemetry import family
+from gatepost.telemetry.access import GATHERED_S
 from gatepost.telemetry.metrics import Meter
 from gatepost.telemetry.trace import CURRENT
 from gatepost.tools.api import Call, Failure
@@ -23,18 +25,24 @@ SETTLED = _settled()
 """Where nobody keeps records there is nothing to wait for."""
 
 
+Ended = tuple[str, str, str, str | None]
+"""Kind, name and outcome of calls, and their tenant where calls are told by it."""
+
+
 class Counting:
     """
     A Recorder that counts, before the one that keeps records; None: nobody keeps any.
 
-    *traced*: the span that a call runs in is told how it ended.
+    Calls are put into the meter for some time together. *traced*: the span that a call runs in is
+    told how it ended.
     """
 
     def __init__(self, meter: Meter, recorder: Recorder | None, *, traced: bool = False) -> None:
         self._traced = traced
-        self._meter, self._called = meter, meter.called
+        self._meter = meter
         self._recorder = recorder
         self._record = None if recorder is None else recorder.ended
+        self._seconds: dict[Ended, list[float]] = {}
 
     @property
     def refusing(self) -> bool:
@@ -48,11 +56,26 @@ class Counting:
         outcome = "success" if ending is None else self._outcome(ending)
         if self._traced and not call.depth and (mark := CURRENT.get()) is not None:
             mark.span.say("gatepost.outcome", outcome)
-        name = None if outcome == "unknown" else call.name
-        self._called(call.kind, name, outcome, perf_counter() - began)
-        if self._meter.tells_tenants and call.kind == "tool":
-            self._meter.called_for(call.caller.tenant_id, outcome)
+        tenant = call.caller.tenant_id if self._meter.tells_tenants else None
+        ended = (call.kind, call.name, outcome, tenant)
+        seconds = self._seconds.get(ended)
+        if seconds is None:
+            seconds = self._first(ended)
+        seconds.append(perf_counter() - began)
         return SETTLED if self._record is None else self._record(call, began, guards, ending)
+
+    def _first(self, ended: Ended) -> list[float]:
+        if not self._seconds:
+            asyncio.get_running_loop().call_later(GATHERED_S, self._settle)
+        return self._seconds.setdefault(ended, [])
+
+    def _settle(self) -> None:
+        gathered, self._seconds = self._seconds, {}
+        for (kind, name, outcome, tenant), seconds in gathered.items():
+            told = None if outcome == "unknown" else name
+            self._meter.called(kind, told, outcome, *seconds)
+            if tenant is not None and kind == "tool":
+                self._meter.called_for(tenant, outcome, len(seconds))
 
     def _outcome(self, ending: Failure | BaseException) -> str:
         """The word for it; what it is besides a call is counted, too."""

@@ -49,7 +49,7 @@ from gatepost.tools.redaction import Redaction
 from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner, Stage
 from gatepost.tools.underway import Underway
-from gatepost.workspace import Quota, Workspaces
+from gatepost.workspace import Quota, TenantWorkspace, Workspaces
 from gatepost_authz.config import TENANT
 from gatepost_authz.decisions import Decisions
 from gatepost_authz.fetch import Fetcher
@@ -110,6 +110,8 @@ class Services:
             Path(config.workspace.root),
             quota=Quota(config.workspace.quota_bytes, config.workspace.quota_files),
         )
+        self._theirs: dict[str, tuple[TenantWorkspace, TenantChanges]] = {}
+        """What calls of a tenant get of it, as long as the process lives: as many as workspaces."""
         self.secrets = Secrets(Vault(records, keyring))
         self.redaction = Redaction(self.secrets)
         self.limits = Limits(relay if config.storage.shared else None)
@@ -253,12 +255,17 @@ class Services:
 
     def context_for(self, call: Call) -> CallContext:
         """What a tool gets to see of a call."""
+        tenant = call.caller.tenant_id
+        theirs = self._theirs.get(tenant)
+        if theirs is None:
+            theirs = self.workspaces.of(tenant), TenantChanges(self.relay, tenant)
+            self._theirs[tenant] = theirs
         return CallContext(
             caller=call.caller,
             request_id=call.request_id,
-            workspace=self.workspaces.of(call.caller.tenant_id),
+            workspace=theirs[0],
             client=call.client,
-            changes=TenantChanges(self.relay, call.caller.tenant_id),
+            changes=theirs[1],
             correlation=call.correlation,
             depth=call.depth,
             lasting=call.lasting,

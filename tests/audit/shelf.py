@@ -1,5 +1,6 @@
 """A trail with everything in it, and whoever reaches into the database behind it."""
 
+import asyncio
 import sqlite3
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
@@ -53,18 +54,25 @@ class Shelf:
         return Journal(self.records, self.keyring, Redaction(), chosen, clock=clock)
 
     async def note(self, count: int, tenant: str = "acme", subject: str = "alice") -> None:
-        """So many records of one person."""
+        """So many records of one person, each durable before the next."""
         for _ in range(count):
-            self.now += 1
-            await self.journal.note(
-                tenant,
-                "approval",
-                outcome="approved",
-                tool="deploy",
-                caller=person(subject, tenant),
-                details={"rule": "two people"},
-                private={"reason": f"looked at {self.now:.0f}"},
-            )
+            await self._note(tenant, subject)
+
+    async def together(self, *subjects: str) -> None:
+        """A record of acme for each of them, in one commit."""
+        await asyncio.gather(*(self._note("acme", subject) for subject in subjects))
+
+    async def _note(self, tenant: str, subject: str) -> None:
+        self.now += 1
+        await self.journal.note(
+            tenant,
+            "approval",
+            outcome="approved",
+            tool="deploy",
+            caller=person(subject, tenant),
+            details={"rule": "two people"},
+            private={"reason": f"looked at {self.now:.0f}"},
+        )
 
     async def sign(self, tenant: str = "acme") -> Checkpoint:
         """A checkpoint of what is there now; the newest."""
@@ -73,11 +81,11 @@ class Shelf:
 
     async def fill(self) -> Checkpoint:
         """Twelve records of acme, checkpoints at 5 and 10; eight of globex; the newest of acme."""
-        await self.note(5)
+        await self.note(2)
+        await self.together("alice", "alice", "alice")
         await self.sign()
-        await self.note(2)
-        await self.note(1, subject="bob")
-        await self.note(2)
+        await self.together("alice", "alice", "bob")
+        await self.together("alice", "alice")
         newest = await self.sign()
         await self.note(2)
         await self.note(8, "globex")

@@ -8,7 +8,8 @@ from gatepost_authz.caller import TenantContext
 from gatepost_authz.challenge import Challenge
 from gatepost_authz.config import Resource, Target
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
-from gatepost_authz.middleware import CALLER, BearerMiddleware, caller_of
+from gatepost_authz.middleware import CALLER, SAME_HEAD, BearerMiddleware, caller_of
+from gatepost_authz.verifier import Recall
 
 M = "https://h/mcp/.well-known/oauth-protected-resource"
 
@@ -19,12 +20,20 @@ class Guest:
     def __init__(self, answer: TenantContext | AuthError | None = None) -> None:
         self.answer = answer
         self.asked: list[tuple[str, Target]] = []
+        self.good = True
+
+    def remembered(self) -> TenantContext | None:
+        """The verdict, as long as it is good."""
+        return ALICE if self.good else None
 
     async def verify(self, token: str, target: Target) -> TenantContext | None:
         self.asked.append((token, target))
         if isinstance(self.answer, AuthError):
             raise self.answer
         return self.answer
+
+    def recall(self, token: str, target: Target) -> Recall | None:
+        return self.remembered
 
 
 class Inside:
@@ -189,3 +198,34 @@ def test_only_the_gate_can_name_a_caller() -> None:
     for scope in ({}, {CALLER: "alice"}, {CALLER: None}):
         with pytest.raises(LookupError):
             caller_of(scope)
+
+
+async def test_a_token_that_comes_again_is_asked_about_as_long_as_its_verdict_is_good() -> None:
+    """A verdict that is over, or taken back, is made again; a refusal is never remembered."""
+    guest, inside, heads = Guest(ALICE), Inside(), dict[object, Any]()
+    app = gate(guest, inside)
+
+    async def again() -> list[Any]:
+        return await call(app, http("Bearer good") | {SAME_HEAD: heads})
+
+    for _ in range(3):
+        await again()
+    assert (len(guest.asked), len(inside.reached)) == (1, 3)
+    assert all(caller_of(scope) is ALICE for scope in inside.reached)
+
+    guest.good = False
+    guest.answer = InvalidToken("revoked")
+    for _ in range(2):
+        assert (await again())[0]["status"] == 401
+    assert (len(guest.asked), len(inside.reached)) == (3, 3)
+
+
+async def test_another_gate_does_not_believe_what_one_has_found() -> None:
+    """After a reload, and on routes of their own, tokens are looked at anew."""
+    inside, heads = Inside(), dict[object, Any]()
+    same = http("Bearer good") | {SAME_HEAD: heads}
+    await call(gate(Guest(ALICE), inside), same)
+    other = Guest(InvalidToken("unknown_issuer"))
+
+    assert (await call(gate(other, inside), same))[0]["status"] == 401
+    assert len(other.asked) == 1

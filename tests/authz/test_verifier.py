@@ -12,6 +12,7 @@ from gatepost_authz import InvalidToken, IssuerUnavailable, Target, TenantContex
 from gatepost_authz.config import TenantRule
 from gatepost_authz.jwk import VerificationKey
 from gatepost_authz.tenant import Policy, Tenancy
+from gatepost_authz.verifier import Recall
 from tests.authz.keyset import (
     FORGE,
     ISSUER,
@@ -329,6 +330,9 @@ class Answering:
         if isinstance(self.answer, InvalidToken):
             raise self.answer
         return self.answer
+
+    def recall(self, token: str, target: Target) -> Recall | None:
+        return None
 
 
 async def test_the_first_verifier_that_handles_a_token_decides() -> None:

@@ -7,28 +7,39 @@ import msgspec
 import pytest
 
 from gatepost.stores.api import Records
-from gatepost.stores.audit import Checkpoint, Count, Draft, Head, Question, Row
+from gatepost.stores.audit import Checkpoint, Count, Draft, Head, Question, Segment
 from gatepost.stores.backends import open_records
+from gatepost.stores.segment import element, segments
 
 HOUR = 3_600_000
 
 
 def draft(at: int = 1_000, **fields: str | None) -> Draft:
     """A record about nothing in particular."""
-    usual = {"kind": "call", "tool": "write", "outcome": "success", "subject": "alice"}
-    told = {**usual, "side": '{"reason":["00","Why not?"]}', **fields}
-    return Draft(body=b',"at":%d}' % at, at=at, **told)  # type: ignore[arg-type]  # as told
+    told = {"kind": "call", "tool": "write", "outcome": "success", "subject": "alice"} | fields
+    sort = {name: told[name] for name in ("kind", "tool", "outcome")}
+    side = {"reason": ("00", told.get("reason", "Why not?"))}
+    if told["subject"] is not None:
+        caller = msgspec.json.encode({"issuer": "https://id", "subject": told["subject"]})
+        side["caller"] = ("00", caller.decode())
+    return Draft(
+        b"," + msgspec.json.encode({"at": at, **sort})[1:],
+        at,
+        (*sort.values(),),  # type: ignore[arg-type]  # all are there
+        None if told.get("erased") else msgspec.json.encode(side),
+    )
 
 
-def link(tenant: str, found: Head | None, drafts: Sequence[Draft]) -> tuple[list[Row], Head]:
+def link(tenant: str, found: Head | None, drafts: Sequence[Draft]) -> tuple[list[Segment], Head]:
     """A chain without any proof: each hash says which record it is."""
     head = found or Head(tenant, 0, b"", 0, 0, b"", "")
-    rows = []
-    for number, one in enumerate(drafts, start=head.number + 1):
-        fields = {name: getattr(one, name) for name in Draft.__struct_fields__ if name != "body"}
-        body = f'{{"number":{number}{one.body.decode()}'
-        rows.append(Row(number=number, body=body, hash=b"%d" % number, **fields))
-    return rows, msgspec.structs.replace(head, number=rows[-1].number, hash=rows[-1].hash)
+    elements, number = [], head.number
+    for one in drafts:
+        number += 1
+        elements.append(element(b'{"number":%d%b' % (number, one.body), one.side, b"%d" % number))
+    times, sorts = [one.at for one in drafts], [one.sort for one in drafts]
+    made = segments(head.number + 1, elements, times, sorts)
+    return made, msgspec.structs.replace(head, number=number, hash=b"%d" % number)
 
 
 def sign(head: Head) -> tuple[Checkpoint, Head]:
@@ -38,14 +49,17 @@ def sign(head: Head) -> tuple[Checkpoint, Head]:
 
 async def test_what_was_written_is_read(records: Records) -> None:
     """Each tenant's own, in the order it came, and the head that was made for it."""
-    batch = {"acme": [draft(at) for at in range(40)], "globex": [draft(7, tool="ü\\", side=None)]}
+    batch = {
+        "acme": [draft(at) for at in range(40)],
+        "globex": [draft(7, tool="ü\\", erased="yes")],
+    }
     written = await records.scribe.write(lambda: batch, link)
     more = await records.scribe.write(lambda: {"acme": [draft(99)]}, link)
     acme, globex = records.of("acme").trail, records.of("globex").trail
 
     assert await acme.rows(0, 100) == [*written["acme"], *more["acme"]]
     assert await acme.rows(38, 2) == [*written["acme"][38:], *more["acme"]][:2]
-    assert await globex.rows(0, 100) == written["globex"]
+    assert await globex.rows(0, 100) == [*written["globex"]]
     assert await globex.head() == Head("globex", 1, b"1", 0, 0, b"", "")
     assert await records.of("initech").trail.head() is None
     heads = {head.tenant: head.number for head in await records.scribe.heads()}
@@ -56,7 +70,9 @@ async def test_what_was_written_is_read(records: Records) -> None:
 async def test_a_batch_is_written_whole_or_not_at_all(records: Records) -> None:
     """What one tenant's part cannot be made of leaves nothing of the others."""
 
-    def broken(tenant: str, found: Head | None, drafts: Sequence[Draft]) -> tuple[list[Row], Head]:
+    def broken(
+        tenant: str, found: Head | None, drafts: Sequence[Draft]
+    ) -> tuple[list[Segment], Head]:
         if tenant == "globex":
             raise LookupError(tenant)
         return link(tenant, found, drafts)
@@ -88,8 +104,8 @@ async def test_writers_of_several_processes_make_one_chain(sql_url: str) -> None
 
 
 QUESTIONS = {
-    "everything": (Question(), [5, 4, 3, 2, 1]),
-    "a page": (Question(limit=2), [5, 4]),
+    "everything": (Question(), [6, 5, 4, 3, 2, 1]),
+    "a page": (Question(limit=2), [6, 5]),
     "the next page": (Question(limit=2, before=4), [3, 2]),
     "a tool": (Question(tool="look"), [4, 2]),
     "somebody": (Question(subject="bob"), [3]),
@@ -99,6 +115,13 @@ QUESTIONS = {
     "a text": (Question(text="WHY"), [5, 4, 3, 2]),
     "a text with quotes": (Question(text='"x"\\'), [1]),
     "no pattern": (Question(text="W%y"), []),
+    "a tool that is no pattern": (Question(tool="l__k"), []),
+    "somebody with quotes": (Question(subject='d"a\\v_e'), [6]),
+    "somebody who is part of another": (Question(subject="bo"), []),
+    "letters of other alphabets": (Question(text="grün"), [6]),
+    "no text that there can be": (Question(text="\ud800", subject="\0"), []),
+    "what stands between records": (Question(text='"hash":'), []),
+    "what stands in two records": (Question(tool="look", text="grün"), []),
     "both": (Question(tool="look", since=3 * HOUR), [4]),
 }
 
@@ -106,31 +129,49 @@ QUESTIONS = {
 @pytest.mark.parametrize("name", QUESTIONS)
 async def test_questions_are_answered_newest_first(records: Records, name: str) -> None:
     """What they ask for and nothing else, page by page."""
-    quoted = msgspec.json.encode({"reason": ("00", 'an "x"\\ here')}).decode()
     batch = [
-        draft(HOUR, kind="approval", side=quoted),
+        draft(HOUR, kind="approval", reason='an "x"\\ here'),
         draft(2 * HOUR, tool="look"),
         draft(3 * HOUR, subject="bob"),
         draft(4 * HOUR, tool="look"),
         draft(5 * HOUR, outcome="denied"),
     ]
     await records.scribe.write(lambda: {"acme": batch, "globex": [draft()]}, link)
+    more = draft(6 * HOUR, tool="paint", subject='d"a\\v_e', reason="grün", outcome="done")
+    await records.scribe.write(lambda: {"acme": [more]}, link)
     question, numbers = QUESTIONS[name]
     found = await records.of("acme").trail.find(question)
 
     assert [row.number for row in found] == numbers
 
 
+async def test_answers_are_found_however_far_back(records: Records) -> None:
+    """Among hundreds of commits, each page behind the one before."""
+    for at in range(230):
+        tool = "rare" if at % 70 == 0 else "write"
+        await records.scribe.write(lambda: {"acme": [draft(at, tool=tool)]}, link)  # noqa: B023  # at once
+    trail, found, before = records.of("acme").trail, list[int](), None
+    while page := await trail.find(Question(tool="rare", before=before, limit=1)):
+        found += [row.number for row in page]
+        before = found[-1]
+
+    assert found == [211, 141, 71, 1]
+    assert [row.number for row in await trail.rows(0, 225)] == [*range(1, 226)]
+    assert [row.number for row in await trail.rows(220, 225)] == [*range(221, 231)]
+
+
 async def test_records_are_counted_slice_by_slice(records: Records) -> None:
-    """By kind, tool and outcome; those before the time are not."""
+    """By kind, tool and outcome; those before the time are not, whoever they were written with."""
     batch = [draft(10), draft(HOUR), draft(HOUR + 1), draft(HOUR + 2, tool="look")]
     await records.scribe.write(lambda: {"acme": [*batch, draft(3 * HOUR)]}, link)
+    for at in (5, 3 * HOUR + 1, 3 * HOUR + 2):
+        await records.scribe.write(lambda: {"acme": [draft(at), draft(at)]}, link)  # noqa: B023  # at once
     found = await records.of("acme").trail.count(HOUR, HOUR)
 
     assert found == [
         Count(HOUR, "call", "look", "success", 1),
         Count(HOUR, "call", "write", "success", 2),
-        Count(3 * HOUR, "call", "write", "success", 1),
+        Count(3 * HOUR, "call", "write", "success", 5),
     ]
 
 
@@ -176,3 +217,37 @@ async def test_pruning_needs_a_checkpoint_to_hang_on(records: Records) -> None:
 
     assert [row.number for row in await trail.rows(0, 9)] == [5, 6, 7]
     assert [one.number for one in await trail.checkpoints()] == [4, 6]
+
+
+async def test_erasing_touches_nothing_else(records: Records) -> None:
+    """Some of those that were written together, of several commits, and what is not there."""
+    trail = records.of("acme").trail
+    for _ in range(3):
+        await records.scribe.write(lambda: {"acme": [draft(), draft(), draft()]}, link)
+    before = await trail.rows(0, 9)
+    await trail.erase([2, 3, 7, 99], [draft(9, kind="erasure")], link)
+    after = await trail.rows(0, 9)
+
+    gone = [msgspec.structs.replace(row, side=None, subject=None) for row in before]
+    assert after == [gone[at] if at in (1, 2, 6) else before[at] for at in range(9)]
+    assert len(await trail.find(Question(subject="alice", kind="call"))) == 6
+
+
+async def test_pruning_may_part_what_was_written_together(records: Records) -> None:
+    """What is left of it is as it was, and counted and found as before."""
+
+    def early(head: Head) -> tuple[Checkpoint, Head]:
+        return Checkpoint(2, "at 2", "signed"), msgspec.structs.replace(head, checkpoint=2)
+
+    trail = records.of("acme").trail
+    batch = [draft(1), draft(2, tool="look"), draft(3), draft(4)]
+    await records.scribe.write(lambda: {"acme": batch}, link)
+    await trail.check(early)
+    before = await trail.rows(0, 9)
+    await trail.prune(2, [draft(9, kind="retention")], link)
+    after = await trail.rows(0, 9)
+
+    assert after[:2] == before[2:]
+    assert [(one.first, one.last) for one in await trail.segments(0, 9)] == [(3, 4), (5, 5)]
+    assert [count.records for count in await trail.count(0, HOUR)] == [2, 1]
+    assert await trail.find(Question(tool="look")) == []

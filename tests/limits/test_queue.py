@@ -6,7 +6,8 @@ from collections.abc import Hashable
 
 import pytest
 
-from gatepost.limits.queue import Queue
+from gatepost.limits.queue import Place, Queue
+from gatepost.limits.terms import ANY
 
 WITHIN_S = 10
 
@@ -15,7 +16,7 @@ class Floor:
     """A queue and what it looks at; calls that are let in are told by name, in order."""
 
     def __init__(self, most: int, **settings: float) -> None:
-        self.calls: dict[Hashable, int] = Counter()
+        self.calls: defaultdict[Hashable, Place] = defaultdict(lambda: Place("tenant", ANY))
         self.queue = Queue(self.calls)
         self.queue.most = most
         for name, value in settings.items():
@@ -25,7 +26,7 @@ class Floor:
 
     async def come(self, name: str, tenant: str, caller: str = "one") -> "asyncio.Task[bool]":
         """A call comes; at once in, or waiting, when this returns."""
-        self.calls[tenant] += 1
+        self.calls[tenant].taken += 1
         task = asyncio.create_task(self._enter(name, tenant, caller))
         self.tasks[name] = task
         await asyncio.sleep(0)
@@ -38,17 +39,17 @@ class Floor:
             try:
                 let_in = await self.queue.enter(tenant, caller)
             except asyncio.CancelledError:
-                self.calls[tenant] -= 1
+                self.calls[tenant].taken -= 1
                 raise
             if not let_in:
-                self.calls[tenant] -= 1
+                self.calls[tenant].taken -= 1
                 return False
         self.entered.append(name)
         return True
 
     async def go(self, tenant: str) -> None:
         """A call of that tenant's ends; whoever is let in has entered when this returns."""
-        self.calls[tenant] -= 1
+        self.calls[tenant].taken -= 1
         self.queue.leave()
         for _ in range(3):
             await asyncio.sleep(0)
@@ -148,8 +149,8 @@ async def test_who_is_stopped_while_it_waits_takes_no_place_along(granted: bool)
     third = await floor.come("third", "globex")
     if granted:
         floor.queue.let_in()
-        floor.calls["acme"] -= 1
-        floor.calls["globex"] += 5  # so that it is the other's turn
+        floor.calls["acme"].taken -= 1
+        floor.calls["globex"].taken += 5  # so that it is the other's turn
         floor.queue.leave()
     stopped.cancel()
     await asyncio.wait([stopped])
@@ -222,16 +223,16 @@ class Simulation:
         queue, calls = self.floor.queue, self.floor.calls
         takes = self.tenants[tenant][1]
         while True:
-            calls[tenant] += 1
+            calls[tenant].taken += 1
             if queue.running < queue.most:
                 queue.running += 1
             elif not await queue.enter(tenant, number):
-                calls[tenant] -= 1
+                calls[tenant].taken -= 1
                 await self._until(self._step + 1)
                 continue
             await self._until(self._step + takes)
             self.done[tenant] += 1
-            calls[tenant] -= 1
+            calls[tenant].taken -= 1
             queue.leave()
 
 

@@ -235,7 +235,7 @@ def test_without_any_limit_there_is_nothing_to_ask() -> None:
 
 async def test_levels_tell_what_is_used_up() -> None:
     """By tenant, tool and caller, without taking anything."""
-    terms = Terms(bucket(4), Bound(0.001, 8, 3, 1000, 8000), tools={"wait": places(2)})
+    terms = Terms(bucket(4), Bound(0.001, 8, 3), tools={"wait": places(2)})
     works = Works(terms, most=10)
     await works.begin()
     await works.call()

@@ -15,7 +15,7 @@ from tests.support.valkey import Valkey
 pytestmark = pytest.mark.requirement("P12")
 EVERYTHING = Terms(
     bucket(5),
-    Bound(0.001, 8, 3, each_s=1_000, room_s=8_000),
+    Bound(0.001, 8, 3),
     tools={"wait": places(2)},
 )
 
@@ -84,7 +84,7 @@ async def test_while_the_relay_is_away_each_process_counts_for_itself(
 ) -> None:
     """What runs counts on, here and, when the relay is back with nothing in it, for everybody."""
     monkeypatch.setattr("gatepost.stores.places.RENEW_S", 0.05)
-    terms = Terms(tenant=Bound(0.001, 3, 2, each_s=1_000, room_s=3_000))
+    terms = Terms(tenant=Bound(0.001, 3, 2))
     async with processes(own_valkey.url(), terms) as (one, other):
         await running(one, "wait", 1)
         own_valkey.stop()

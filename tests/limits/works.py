@@ -21,7 +21,7 @@ WITHIN_S = 10
 
 def bucket(burst: float, rate: float = 0.001) -> Bound:
     """A bucket that hardly gains anything while a test runs."""
-    return Bound(rate, burst, each_s=1 / rate, room_s=burst / rate)
+    return Bound(rate, burst)
 
 
 def places(most: int) -> Bound:

@@ -37,8 +37,11 @@ class Shelf:
         self.loads = 0
 
     def put(self, tenant: str, **values: str) -> None:
-        version = max(state.version for state in self.states.values()) + 1
-        self.states[tenant] = State(version, values)
+        self.states[tenant] = State(self.version + 1, values)
+
+    @property
+    def version(self) -> int:
+        return max(state.version for state in self.states.values())
 
     def known(self, tenant: str | None) -> Known:
         return self.states.get(tenant, self.states[None])

@@ -1,11 +1,15 @@
 """One request to an ASGI app, with exactly the header fields a test writes."""
 
+from collections.abc import Mapping
 from typing import Any, NamedTuple
 
 import msgspec
 from starlette.types import ASGIApp, Message
 
+from gatepost.scope import SAME_HEAD
+
 HOST = (b"host", b"mcp.example.com")
+NOTHING: Mapping[str, Any] = {}
 Pairs = tuple[tuple[bytes, bytes], ...]
 
 
@@ -24,6 +28,20 @@ class Answer(NamedTuple):
         return msgspec.json.decode(self.body)
 
 
+class Connection:
+    """A connection to an app whose requests all have the same head, as our own server tells it."""
+
+    def __init__(self, headers: Pairs, peer: str = "198.51.100.7") -> None:
+        self.headers = list(headers)
+        self.peer = peer
+        self.heads: dict[object, Any] = {}
+
+    async def ask(self, app: ASGIApp, path: str = "/mcp") -> Answer:
+        """The same request once more."""
+        more = {"headers": self.headers, SAME_HEAD: self.heads}
+        return await ask(app, path, peer=self.peer, more=more)
+
+
 async def ask(
     app: ASGIApp,
     path: str = "/mcp",
@@ -32,10 +50,11 @@ async def ask(
     headers: Pairs = (HOST,),
     scheme: str = "https",
     peer: str = "198.51.100.7",
+    more: Mapping[str, Any] = NOTHING,
 ) -> Answer:
-    """Send one request without a body."""
+    """Send one request without a body; *more* of its scope."""
     sent: list[Message] = []
-    scope = {
+    scope: dict[str, Any] = {
         "type": "http",
         "method": method,
         "path": path,
@@ -46,6 +65,7 @@ async def ask(
         "client": (peer, 4711),
         "server": ("127.0.0.1", 8000),
         "http_version": "1.1",
+        **more,
     }
 
     async def receive() -> Message:

@@ -8,7 +8,7 @@ import msgspec
 import pytest
 from structlog.testing import capture_logs
 
-from gatepost.tools.api import Call, CallContext, Outcome, Tool, ToolFailure
+from gatepost.tools.api import Call, CallContext, Offer, Outcome, Tool, ToolFailure
 from gatepost.tools.fit import fit
 from gatepost.tools.pack import Pack
 from gatepost.tools.registry import Registry, UnknownTool
@@ -100,6 +100,24 @@ async def test_scopes_come_before_arguments() -> None:
 
     assert raised.value.scopes == ("files:read", "files:write")
     assert SEEN == []
+
+
+async def test_a_stage_sees_the_offers_that_concern_it() -> None:
+    """What a tool will never need costs its calls nothing."""
+    met: list[str] = []
+
+    class About:
+        def concerns(self, offer: Offer) -> bool:
+            return offer.name == "threaded"
+
+        async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Any:
+            met.append(call.name)
+            return await proceed(call, offer, arguments)
+
+    runner = runner_of(About())
+    for tool in ("threaded", "lying"):
+        await runner.run(call_of(tool))
+    assert met == ["threaded"]
 
 
 async def test_a_tool_out_of_reach_is_unknown() -> None:

@@ -1,13 +1,16 @@
 """`/metrics` as whoever scrapes it reads it."""
 
+import asyncio
 import http.client
 from collections.abc import Mapping
 
 from prometheus_client import generate_latest
 from prometheus_client.parser import text_string_to_metric_families
+from starlette.types import Message
 
 from gatepost.telemetry.cells import Board
 from gatepost.telemetry.collector import registry_of
+from gatepost.telemetry.exposition import Exposition
 
 
 class Page:
@@ -39,6 +42,21 @@ class Page:
 def page_of(board: Board) -> Page:
     """The page that tells of this board."""
     return Page(generate_latest(registry_of(board, version="1.2.3")).decode())
+
+
+def gathered(board: Board) -> Page:
+    """The same as a scrape gets it, with all that ended before somebody asked."""
+    sent: list[Message] = []
+
+    async def send(message: Message) -> None:
+        sent.append(message)
+
+    async def receive() -> Message:
+        return {"type": "http.request"}
+
+    scope = {"type": "http", "method": "GET", "path": "/metrics", "headers": []}
+    asyncio.run(Exposition(registry_of(board, version="1.2.3"))(scope, receive, send))
+    return Page(sent[1]["body"].decode())
 
 
 def fetch(

@@ -181,14 +181,28 @@ def test_only_first_labels_are_names_and_names_are_base_units() -> None:
         assert list(one.bounds) == sorted(one.bounds)
 
 
-def test_counting_costs_a_request_a_handful_of_lines() -> None:
-    """However many tools there are, and whoever calls."""
+def test_counting_many_costs_little_more_than_counting_one() -> None:
+    """However many tools there are; what ends in one moment is counted together."""
     small, large = counting(Board()), counting(Board(), 0, tuple(f"t{n}" for n in range(400)))
+    one, thousand = (0.1,), (0.1,) * 1_000
 
-    few = steps(lambda: small.called("tool", "echo", "success", 0.1))
-    many = steps(lambda: large.called("tool", "t399", "success", 0.1))
-    assert few == many < 12
-    assert steps(lambda: small.answered("mcp", 200, 0.1)) < 12
+    few = steps(lambda: small.called("tool", "echo", "success", *one))
+    many = steps(lambda: large.called("tool", "t399", "success", *thousand))
+    assert few == many < 30
+    assert steps(lambda: small.answered("mcp", 200, *thousand)) < 30
+
+
+def test_many_are_told_as_each_for_itself_would_be() -> None:
+    """In the same buckets and with the same sum."""
+    together, apart = Board(), Board()
+    seconds = [0.0, 0.001, 0.0011, 0.3, 0.3, 400.0]
+    counting(together).called("tool", "echo", "success", *seconds)
+    counting(together).answered("mcp", 200, *seconds)
+    for one in seconds:
+        counting(apart).called("tool", "echo", "success", one)
+        counting(apart).answered("mcp", 200, one)
+
+    assert page_of(together).counters() == pytest.approx(page_of(apart).counters())
 
 
 @pytest.mark.parametrize(

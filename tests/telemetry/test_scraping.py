@@ -5,10 +5,13 @@ import os
 import signal
 import socket
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import NamedTuple
 
 import pytest
+from prometheus_client.metrics_core import Metric
+from prometheus_client.registry import Collector, CollectorRegistry
 
 from gatepost.dev.composition import dev_config
 from gatepost.keyring import create
@@ -117,6 +120,28 @@ def test_asking_all_the_time_costs_one_page() -> None:
         assert scrape(port).value(CALLS, **labels) == 0
         now[0] = 1.0
         assert scrape(port).value(CALLS, **labels) == 1
+
+
+class Looks(Collector):
+    """Has nothing to tell, and knows how often it was asked."""
+
+    asked = 0
+
+    def collect(self) -> Iterator[Metric]:
+        self.asked += 1
+        return iter(())
+
+
+def test_asking_many_times_at_once_costs_one_page_too() -> None:
+    """Those who come while it is made wait for it."""
+    registry, looks = CollectorRegistry(), Looks()
+    registry.register(looks)
+    with serving(Exposition(registry, clock=lambda: 0.0)) as origin, ThreadPoolExecutor(8) as pool:
+        port = int(origin.rpartition(":")[2])
+        answers = [pool.submit(fetch, port) for _ in range(8)]
+        assert {answer.result(10)[0] for answer in answers} == {200}
+
+    assert looks.asked == 1
 
 
 class Crew(NamedTuple):

@@ -48,7 +48,7 @@ EDITED = "A person approved this call with other arguments. It was run with: {ar
 
 class Approval:
     """
-    See `Stage`. A tool that needs nobody costs one look into a dictionary.
+    See `Stage`. A tool that needs nobody costs nothing.
 
     *page* tells where a tenant's request can be decided, *is_cut* which callers may not call any
     more, whatever their tokens say.
@@ -72,6 +72,10 @@ class Approval:
         self._page, self._is_cut = page, is_cut
         # As it is when the stage is made: a reload makes another stage.
         self._demand = desk.plan.get
+
+    def concerns(self, offer: Offer) -> bool:
+        """Whether a call of it may need anybody."""
+        return isinstance(offer, Tool) and self._demand(offer.name) is not None
 
     def __call__(
         self, call: Call, offer: Offer, arguments: Any, proceed: Next

@@ -8,7 +8,8 @@ import structlog
 
 from gatepost.audit.record import Body, draft
 from gatepost.keyring import KeyRing
-from gatepost.stores.audit import Draft, Head, Row
+from gatepost.stores.audit import Draft, Head, Segment
+from gatepost.stores.segment import element, segments
 
 START = bytes(32)
 """Stands before the first record's body."""
@@ -43,28 +44,18 @@ def is_proven(head: Head, keyring: KeyRing) -> bool:
     return keyring.verify(PURPOSE, head.proof) == _said(head)
 
 
-def extended(head: Head, drafts: Sequence[Draft]) -> tuple[list[Row], Head]:
-    """The rows that the drafts become behind *head*, and the head after them, not yet proven."""
+def extended(head: Head, drafts: Sequence[Draft]) -> tuple[list[Segment], Head]:
+    """What the drafts become behind *head*, and the head after them, not yet proven."""
     number, previous = head.number, head.hash
-    rows = []
+    elements = []
     for one in drafts:
         number += 1
         body = b'{"number":%d%b' % (number, one.body)
         previous = sha256(previous + body).digest()
-        rows.append(
-            Row(
-                number,
-                one.at,
-                one.kind,
-                one.tool,
-                one.outcome,
-                one.subject,
-                body.decode(),
-                one.side,
-                previous,
-            )
-        )
-    return rows, msgspec.structs.replace(head, number=number, hash=previous)
+        elements.append(element(body, one.side, previous))
+    times, sorts = [one.at for one in drafts], [one.sort for one in drafts]
+    made = segments(head.number + 1, elements, times, sorts)
+    return made, msgspec.structs.replace(head, number=number, hash=previous)
 
 
 class Linker:
@@ -91,15 +82,15 @@ class Linker:
 
     def link(
         self, tenant: str, found: Head | None, drafts: Sequence[Draft]
-    ) -> tuple[list[Row], Head]:
+    ) -> tuple[list[Segment], Head]:
         """See `Link`."""
         head = found or first(tenant)
         if reason := self._suspicion(tenant, found):
             log.error("audit_chain_broken", tenant=tenant, number=head.number, reason=reason)
             drafts = [_broken(tenant, reason, drafts[0].at), *drafts]
-        rows, head = extended(head, drafts)
+        made, head = extended(head, drafts)
         head = self._made[tenant] = proven(head, self._keyring)
-        return rows, head
+        return made, head
 
     def _suspicion(self, tenant: str, found: Head | None) -> str:
         """Why this cannot be the head that was left; empty: it can."""

@@ -11,7 +11,7 @@ from gatepost.audit.ranges import ranges_of
 from gatepost.audit.record import Body, Side, decode_person, decode_side, draft
 from gatepost.keyring import KeyRing
 from gatepost.stores.api import Records
-from gatepost.stores.audit import Draft, Head, Row, TenantTrail
+from gatepost.stores.audit import Draft, Head, Segment, TenantTrail
 
 PAGE = 1_000
 MOST_AT_ONCE = 20_000
@@ -107,15 +107,15 @@ class Erasure:
 
     def _cutting(
         self, through: int
-    ) -> Callable[[str, Head | None, Sequence[Draft]], tuple[list[Row], Head]]:
+    ) -> Callable[[str, Head | None, Sequence[Draft]], tuple[list[Segment], Head]]:
         """Links as always, with a head that knows what is gone."""
         linker = Linker(self._keyring)
 
         def link(
             tenant: str, found: Head | None, drafts: Sequence[Draft]
-        ) -> tuple[list[Row], Head]:
-            rows, head = linker.link(tenant, found, drafts)
-            return rows, proven(_cut(head, through), self._keyring)
+        ) -> tuple[list[Segment], Head]:
+            made, head = linker.link(tenant, found, drafts)
+            return made, proven(_cut(head, through), self._keyring)
 
         return link
 

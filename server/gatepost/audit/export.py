@@ -13,11 +13,13 @@ from msgspec import UNSET, Raw, UnsetType
 from gatepost.audit.checkpoint import PublicKeys
 from gatepost.audit.examine import Bad, Examination
 from gatepost.audit.record import decode_numbered, decode_person, text
-from gatepost.audit.verify import PAGE, Verdict, verdict
+from gatepost.audit.verify import Verdict, verdict
 from gatepost.stores.api import Records
 from gatepost.stores.audit import Checkpoint, Row
 
 FORMAT = 1
+PAGE = 1_000
+"""Records that are read at once."""
 
 
 class Title(msgspec.Struct, frozen=True):

@@ -8,9 +8,12 @@ from gatepost.audit.checkpoint import PublicKeys
 from gatepost.audit.examine import Bad, Examination
 from gatepost.keyring import KeyRing
 from gatepost.stores.api import Records
-from gatepost.stores.audit import Checkpoint, Head, TenantTrail
+from gatepost.stores.audit import Checkpoint, Head, Segment, TenantTrail
 
-PAGE = 1_000
+PAGE = 100
+"""Segments that are read at once."""
+LOWEST = -(1 << 63)
+"""Whoever writes to the database may have chosen any number."""
 
 
 class Verdict(msgspec.Struct, frozen=True):
@@ -71,32 +74,31 @@ async def _examine(
     for one in kept:
         examination.keep(one)
     examination.begin(pruned)
-    after = await _rows(examination, trail, head)
+    found = await _segments(examination, trail, head)
     examination.end()
     examination.pruned(pruned)
     if head is None:
-        if after or signed:
+        if found or signed:
             raise Bad(1, "the end of the chain is gone")
         return
     examination.head(head, keyring)
-    if (more := await trail.rows(head.number, 1)) and await _is_behind(trail, more[0].number):
-        raise Bad(more[0].number, "it stands behind the end of the chain")
+    if (more := await trail.segments(head.number + 1, 1)) and await _is_behind(trail, more[0]):
+        raise Bad(head.number + 1, "it stands behind the end of the chain")
 
 
-async def _rows(examination: Examination, trail: TenantTrail, head: Head | None) -> int:
-    """Examine the rows up to the head; how many there were."""
-    seen = 0
-    last = head.number if head is not None else None
-    while page := await trail.rows(examination.last, PAGE):
-        for row in page:
-            if last is not None and row.number > last:
-                return seen
-            examination.row(row)
-            seen += 1
-    return seen
+async def _segments(examination: Examination, trail: TenantTrail, head: Head | None) -> bool:
+    """Examine the segments up to the head; whether there was any."""
+    start = LOWEST
+    while page := await trail.segments(start, PAGE):
+        for segment in page:
+            if head is not None and segment.first > head.number:
+                return True
+            examination.segment(segment)
+        start = page[-1].first + 1
+    return start != LOWEST
 
 
-async def _is_behind(trail: TenantTrail, number: int) -> bool:
-    """Whether the record is still behind the end: it may have been written since we looked."""
+async def _is_behind(trail: TenantTrail, segment: Segment) -> bool:
+    """Whether it is still behind the end: it may have been written since we looked."""
     head = await trail.head()
-    return head is None or head.number < number
+    return head is None or head.number < segment.first

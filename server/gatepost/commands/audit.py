@@ -14,6 +14,7 @@ from gatepost.audit.cef import as_cef
 from gatepost.audit.checkpoint import PublicKeys, Unproven, as_pem, from_pem, public_keys
 from gatepost.audit.erasure import sign
 from gatepost.audit.export import (
+    PAGE,
     Unreadable,
     checkpoints_in,
     exported,
@@ -23,7 +24,7 @@ from gatepost.audit.export import (
 )
 from gatepost.audit.otlp import as_otlp
 from gatepost.audit.trail import read
-from gatepost.audit.verify import PAGE, Verdict, verify
+from gatepost.audit.verify import Verdict, verify
 from gatepost.commands.configuration import config_option, examine, show
 from gatepost.config.references import plain
 from gatepost.keyring import KeyRing

@@ -6,13 +6,13 @@ import secrets
 import time
 from collections.abc import Awaitable, Callable, Mapping, Sequence
 from itertools import count
-from typing import Protocol
+from typing import Any, NamedTuple
 
 import msgspec
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
 
 from gatepost.edge.request import Check, Preflight, Refusal, Request, request_of
-from gatepost.scope import REQUEST_ID
+from gatepost.scope import FOLDED, REQUEST_ID, SAME_HEAD
 from gatepost.stores.api import StoreUnavailable
 from gatepost.telemetry.access import AccessLog
 from gatepost_authz.middleware import CALLER
@@ -36,7 +36,6 @@ LIMITED = -32000
 INTERNAL_ERROR = -32603
 CODES = {429: LIMITED, 500: INTERNAL_ERROR, 503: INTERNAL_ERROR}
 
-CORRELATION = b"x-octopus-correlation-id"
 UNFORESEEN = Refusal(
     500,
     "internal_error",
@@ -59,27 +58,60 @@ _encode = msgspec.json.encode
 _log = logging.getLogger("gatepost.edge")
 
 
-class Tally(Protocol):
-    """Counts what comes of requests."""
-
-    def answered(self, path: str, status: int, seconds: float) -> None:
-        """A request was answered; status 0: nobody was left to hear it."""
-
-    def refused(self, code: str) -> None:
-        """A request was refused, with this code."""
+def nobody(code: str) -> None:
+    """Does not count the refusals."""
 
 
-class Uncounted:
-    """Nobody counts."""
+class Seen(NamedTuple):
+    """What the checks made of a head that may come again."""
 
-    def answered(self, path: str, status: int, seconds: float) -> None:
-        """See `Tally`."""
+    raw: Sequence[tuple[bytes, bytes]]
+    """The fields as they came, known by identity."""
+    settled: Mapping[str, Any]
+    """What the checks left in the scope."""
+    request: Request
+    """
+    As it passed; it serves all with that head, one after another, and lets go of its scope when
+    the next one comes or the connection ends, as the connection itself does.
+    """
 
-    def refused(self, code: str) -> None:
-        """See `Tally`."""
+
+SETTLED = (FOLDED, "headers", "client", "scheme")
 
 
-UNCOUNTED = Uncounted()
+class Answering:
+    """ASGI's `send` for what is behind Edge: adds our fields, and sees the status."""
+
+    __slots__ = ("_id", "_request", "_send", "status")
+
+    def __init__(self, send: Send, request: Request, request_id: str) -> None:
+        self.status = 0
+        self._send, self._request, self._id = send, request, request_id
+
+    def __call__(self, message: Message) -> Awaitable[None]:
+        if message["type"] == "http.response.start":
+            self.status = message["status"]
+            stamp = (b"x-request-id", self._id.encode("ascii"))
+            # A new message: what the application sends may be a constant of its own.
+            message = {
+                "type": "http.response.start",
+                "status": self.status,
+                "headers": [*message.get("headers", ()), stamp, *self._request.answer_headers],
+            }
+        return self._send(message)
+
+    def whole(self, status: int, fields: Headers, body: bytes, stamp: bytes = b"") -> bool:
+        """See `WholeSend`."""
+        whole = getattr(self._send, "whole", None)
+        if whole is None:
+            return False
+        if self._request.answer_headers:
+            fields = (*fields, *self._request.answer_headers)
+        stamp += b"x-request-id: %b\r\n" % self._id.encode("ascii")
+        if not whole(status, fields, body, stamp):
+            return False
+        self.status = status
+        return True
 
 
 class Edge:
@@ -87,9 +119,10 @@ class Edge:
     Stands between the server and the application.
 
     *probes* are paths answered before every check, because orchestrators ask over plain HTTP and
-    by the pod's address. *checks* run in their order; each may refuse or answer. *is_endpoint*
+    by the pod's address. *checks* run in their order; each may refuse or answer. Where the same
+    head comes again on a connection only those run that look at more (``again``). *is_endpoint*
     says which paths speak JSON-RPC, so that a refusal there has a body its client can read;
-    *paint* draws those that people see.
+    *paint* draws those that people see, *refused* hears the code of each.
     """
 
     def __init__(  # noqa: PLR0913  # the composition root hands over each part by name
@@ -100,13 +133,14 @@ class Edge:
         log: AccessLog,
         probes: Mapping[str, Probe],
         is_endpoint: Callable[[str], bool],
-        tally: Tally = UNCOUNTED,
+        refused: Callable[[str], object] = nobody,
         paint: Paint = lambda path, refusal, request_id: None,
     ) -> None:
         self.app = app
         self.checks = tuple(checks)
+        self._again = tuple(check for check in self.checks if getattr(check, "again", False))
         self._append = log.append
-        self._answered, self._refused = tally.answered, tally.refused
+        self._refused = refused
         self._probes = probes
         self._is_endpoint = is_endpoint
         self._paint = paint
@@ -120,58 +154,68 @@ class Edge:
             await self._other(scope, receive, send)
             return
         wall, began = time.time(), time.perf_counter()
-        request_id = f"{self._prefix}{next(self._counter):x}"
-        scope[REQUEST_ID] = request_id
-        request = request_of(scope)
-        stamp = (b"x-request-id", request_id.encode("ascii"))
-        status = 0
-
-        def answer(message: Message) -> Awaitable[None]:
-            nonlocal status
-            if message["type"] == "http.response.start":
-                status = message["status"]
-                # A new message: what the application sends may be a constant of its own.
-                message = {
-                    "type": "http.response.start",
-                    "status": status,
-                    "headers": [*message.get("headers", ()), stamp, *request.answer_headers],
-                }
-            return send(message)
-
+        request_id = scope[REQUEST_ID] = f"{self._prefix}{next(self._counter):x}"
+        request = self._seen(scope) or request_of(scope)
+        answer = Answering(send, request, request_id)
         try:
-            if (probe := self._probes.get(request.path)) and request.method in PROBED:
-                await respond(answer, *await probe())
+            if request.passed:
+                for check in self._again:
+                    check(request)
+            elif await self._met(request, answer):
                 return
-            for check in self.checks:
-                if (preflight := check(request)) is not None:
-                    await permit(answer, preflight)
-                    return
             await self.app(scope, receive, answer)
         except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001 - the last resort
-            await self._refuse(request, request_id, raised, answer, status)
+            await self._refuse(request, request_id, raised, answer)
         finally:
-            took = time.perf_counter() - began
-            self._answered(request.path, status, took)
             self._append(
                 (
                     wall,
                     request.method,
                     request.path,
-                    status,
-                    took,
+                    answer.status,
+                    time.perf_counter() - began,
                     request_id,
                     scope.get(CALLER),
-                    scope["client"][0] if scope["client"] else "",
-                    request.headers.get(CORRELATION),
+                    request.peer,
+                    request.correlation,
                 )
             )
 
+    def _seen(self, scope: Scope) -> Request | None:
+        """The request as its checks left one with the same head, on the same connection."""
+        heads = scope.get(SAME_HEAD)
+        seen: Seen | None = None if heads is None else heads.get(self)
+        if seen is None or seen.raw is not scope["headers"]:
+            return None
+        scope.update(seen.settled)
+        request = seen.request
+        request.scope = scope
+        return request
+
+    async def _met(self, request: Request, answer: Send) -> bool:
+        """Check a head that is new here; whether a probe or a preflight is answered with that."""
+        if (probe := self._probes.get(request.path)) and request.method in PROBED:
+            await respond(answer, *await probe())
+            return True
+        scope = request.scope
+        raw = scope["headers"]
+        for check in self.checks:
+            if (preflight := check(request)) is not None:
+                await permit(answer, preflight)
+                return True
+        if (heads := scope.get(SAME_HEAD)) is not None:
+            if self not in heads:
+                heads.clear()  # what was learnt before a reload is of no use, and large
+            request.passed = True
+            heads[self] = Seen(raw, {name: scope[name] for name in SETTLED}, request)
+        return False
+
     async def _refuse(
-        self, request: Request, request_id: str, raised: BaseException, answer: Send, status: int
+        self, request: Request, request_id: str, raised: BaseException, answer: "Answering"
     ) -> None:
         refusal = refusal_of(raised, request_id)
         self._refused(refusal.code)
-        if status:
+        if answer.status:
             # The answer has begun: returning before its end makes the server cut the connection,
             # so that the client does not take half an answer for a whole one.
             return

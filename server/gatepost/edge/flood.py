@@ -25,6 +25,8 @@ class Flood:
     longest is forgotten first.
     """
 
+    again = True
+
     def __init__(self, rate: float, *, monotonic: Callable[[], float] = time.monotonic) -> None:
         self._rate = rate
         self._burst = max(1.0, rate)

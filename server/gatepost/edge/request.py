@@ -7,6 +7,8 @@ from starlette.types import Scope
 
 from gatepost.scope import FOLDED
 
+CORRELATION = b"x-octopus-correlation-id"
+
 
 class Refusal(Exception):
     """
@@ -46,7 +48,13 @@ class Request(msgspec.Struct, gc=False):
     path: str
     headers: dict[bytes, bytes]
     repeated: bool
+    peer: str
+    """The address that the request comes from; what a trusted proxy says of that, once checked."""
+    correlation: bytes | None
+    """The caller's own id for what this is part of."""
     answer_headers: tuple[tuple[bytes, bytes], ...] = ()
+    passed: bool = False
+    """A head of the same bytes has passed all checks on this connection."""
 
     def values(self, name: bytes) -> list[bytes]:
         """Every value of a header, in the order of arrival; *name* in lower case."""
@@ -61,7 +69,15 @@ def request_of(scope: Scope) -> Request:
     raw: list[tuple[bytes, bytes]] = scope["headers"]
     headers = {name: value for name, value in raw}  # noqa: C416  # a third faster than dict(raw)
     scope[FOLDED] = headers
-    return Request(scope, scope["method"], scope["path"], headers, len(headers) != len(raw))
+    return Request(
+        scope,
+        scope["method"],
+        scope["path"],
+        headers,
+        len(headers) != len(raw),
+        scope["client"][0] if scope["client"] else "",
+        headers.get(CORRELATION),
+    )
 
 
 Allow = Callable[[str], bytes]
@@ -74,4 +90,7 @@ def only_post(path: str) -> bytes:
 
 
 Check = Callable[[Request], Preflight | None]
-"""Lets a request pass (None), answers it (Preflight), or raises Refusal."""
+"""
+Lets a request pass (None), answers it (Preflight), or raises Refusal. One whose verdict depends on
+more than the request's head and its connection has ``again = True``.
+"""

@@ -66,7 +66,7 @@ class Transport:
             peer = address
             if not self._trusts(peer):
                 break
-        scope["client"] = (peer, 0)
+        scope["client"], request.peer = (peer, 0), peer
 
 
 def _listing(values: list[bytes]) -> list[str]:

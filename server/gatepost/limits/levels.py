@@ -1,14 +1,13 @@
 """How far a tenant has used up what it may do, for whoever looks after it."""
 
-from collections.abc import Hashable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 
 import msgspec
 
-from gatepost.limits.tally import Kind, Tally
-from gatepost.limits.terms import ANY, Bound, Terms, bucket_of
+from gatepost.limits.tally import Tally
+from gatepost.limits.terms import ANY, Kind, Row
 from gatepost.stores.allowance import Slot, Spending
 from gatepost.stores.api import Relay, StoreUnavailable
-from gatepost_authz.caller import TenantContext
 
 
 class BucketLevel(msgspec.Struct, frozen=True):
@@ -48,16 +47,6 @@ class Levels(msgspec.Struct, frozen=True):
     """Whether all processes were asked; else what is told of them is this one's."""
 
 
-class Row(msgspec.Struct, frozen=True):
-    """Somebody with a bound, and its names at the relay and here."""
-
-    kind: Kind
-    name: str
-    shared: str
-    here: Hashable
-    bound: Bound
-
-
 async def levels(
     tally: Tally, relay: Relay | None, tenant: str, rows: Sequence[Row], *, now: float
 ) -> Levels:
@@ -68,7 +57,8 @@ async def levels(
         tally.buckets.held(row.here, now, rate=row.bound.rate, burst=row.bound.burst)
         for row in buckets
     ]
-    here = [tally.running.get(row.here, 0) for row in places]
+    running = tally.running
+    here = [running.get(row.here, 0) for row in places]
     everywhere = here
     told = await _told(relay, tenant, buckets, places)
     if told is not None:
@@ -93,22 +83,6 @@ async def levels(
         most=_number(queue.most),
         together=relay is None or told is not None,
     )
-
-
-def rows_of(
-    terms: Terms, tenant: str, tools: Sequence[str], callers: Sequence[TenantContext]
-) -> list[Row]:
-    """Everybody who is to be told of, with these bounds."""
-    rows = [
-        Row("caller", caller.subject, bucket_of(caller), caller.principal_key, terms.caller)
-        for caller in callers
-    ]
-    rows.append(Row("tenant", "", "tenant", tenant, terms.tenant))
-    rows += [
-        Row("tool", tool, f"tool {tool}", (tenant, tool), terms.tools.get(tool, terms.tool))
-        for tool in tools
-    ]
-    return rows
 
 
 async def _told(

@@ -5,10 +5,22 @@ from collections import OrderedDict, deque
 from collections.abc import Hashable, Mapping
 from itertools import islice
 
+import msgspec
+
+from gatepost.limits.terms import Kind
+
 LOOKS = 100
 """So many tenants are compared when a place becomes free: those whose turn is longest ago."""
 
 Waiter = asyncio.Future[bool]
+
+
+class Place(msgspec.Struct, weakref=True):
+    """How many calls of somebody have a place, or wait for their turn, and how many may."""
+
+    kind: Kind
+    most: float
+    taken: int = 0
 
 
 class Queue:
@@ -17,12 +29,12 @@ class Queue:
 
     A free place goes to the waiting tenant that has the fewest calls running, among equals to the
     one whose turn is longest ago, and within a tenant to its callers by turns: nobody gets more by
-    asking more often, or by asking for what takes longer. *calls_of* knows how many calls each
-    tenant has, those that wait included; the count here is `running`, for whoever takes a place
-    without asking while it is less than `most`.
+    asking more often, or by asking for what takes longer. *places* say how many calls each tenant
+    has, those that wait included; the count here is `running`, for whoever takes a place without
+    asking while it is less than `most`.
     """
 
-    def __init__(self, calls_of: Mapping[Hashable, int]) -> None:
+    def __init__(self, places: Mapping[Hashable, Place]) -> None:
         self.most: float = float("inf")
         """Calls that run at once; beyond it they wait."""
         self.each = 100
@@ -31,7 +43,7 @@ class Queue:
         """How long one waits."""
         self.running = 0
         self.waiting = 0
-        self._calls_of = calls_of
+        self._places = places
         self._lines: OrderedDict[str, Line] = OrderedDict()
 
     async def enter(self, tenant: str, caller: Hashable) -> bool:
@@ -87,10 +99,11 @@ class Queue:
         return 0 if line is None else line.size
 
     def _next(self) -> str:
-        lines, calls_of = self._lines, self._calls_of
-        return min(
-            islice(lines, LOOKS), key=lambda tenant: calls_of.get(tenant, 0) - lines[tenant].size
-        )
+        return min(islice(self._lines, LOOKS), key=self._running_of)
+
+    def _running_of(self, tenant: str) -> int:
+        place = self._places.get(tenant)
+        return (0 if place is None else place.taken) - self._lines[tenant].size
 
     def _give_up(self, tenant: str, caller: Hashable, waiter: Waiter) -> None:
         if not waiter.done():

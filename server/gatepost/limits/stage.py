@@ -2,26 +2,27 @@
 
 import math
 import time
-from collections.abc import Callable, Hashable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any
 
 import msgspec
 import structlog
 
-from gatepost.limits.levels import Levels, levels, rows_of
-from gatepost.limits.tally import Kind, Tally
-from gatepost.limits.terms import ANY, Bound, Shape, Terms, bucket_of, shapes_of
-from gatepost.stores.allowance import PLACE_WAIT_S, Slot, Spending
-from gatepost.stores.api import Relay, StoreUnavailable
+from gatepost.limits.account import Account, Key
+from gatepost.limits.levels import Levels, levels
+from gatepost.limits.queue import Queue
+from gatepost.limits.tally import Tally
+from gatepost.limits.terms import ANY, Bound, Kind, Terms, rows_of
+from gatepost.stores.api import Relay, StoreUnavailable, TenantRelay
 from gatepost.tools.api import Call, Failure, Offer, Outcome
+from gatepost.tools.client import NOBODY
 from gatepost.tools.redaction import Guard
 from gatepost.tools.runner import Next
 from gatepost_authz.caller import TenantContext
 
 log = structlog.get_logger("gatepost.limits")
 
-KINDS: tuple[Kind, ...] = ("caller", "tenant", "tool")
 EXCEEDED = "Rate limit exceeded. Please try again later."
 
 
@@ -47,11 +48,7 @@ class Limits:
         self, relay: Relay | None = None, *, monotonic: Callable[[], float] = time.monotonic
     ) -> None:
         self.tally = Tally()
-        self.buckets, self.running, self.queue = (
-            self.tally.buckets,
-            self.tally.running,
-            self.tally.queue,
-        )
+        self.queue, self._accounts = self.tally.queue, self.tally.accounts
         self.relay = relay
         self.monotonic = monotonic
         self.apply(Terms())
@@ -64,108 +61,79 @@ class Limits:
         that, for *within_s* seconds.
         """
         self.terms = terms
-        self._shapes = {name: shapes_of(terms, bound) for name, bound in terms.tools.items()}
-        self._usual, self._other = shapes_of(terms, terms.tool), shapes_of(terms, Bound())
+        self._accounts.clear()
         queue = self.queue
         queue.most, queue.each, queue.within_s = most or ANY, each, within_s
         queue.let_in()
 
     async def __call__(self, call: Call, offer: Offer, arguments: Any, proceed: Next) -> Outcome:
         """See `Stage`."""
-        shapes = self._shapes.get(call.name, self._usual) if call.kind == "tool" else self._other
-        shape = shapes[1 if call.depth else 0]
-        if self.relay is None:
-            seat = self._enter(call, shape)
-        else:
-            seat = await self._shared(self.relay, call, shape)
-        if isinstance(seat, Outcome):
-            return seat
-        if seat.queues:
-            queue = self.queue
+        caller = call.caller
+        key = (
+            caller.tenant_id,
+            caller.issuer,
+            caller.subject_kind,
+            caller.subject,
+            # Other names than those of tools can be made up without end.
+            call.name if call.kind == "tool" else "",
+            call.depth > 0,
+        )
+        account = self._accounts.get(key) or self._account(key)
+        if account.relay is not None:
+            if refusal := await self._shared(account.relay, call, account):
+                return refusal
+        elif not account.take(now := self.monotonic()):
+            return self._refused(call, *account.shortage(now))
+        queue = account.queue
+        if queue is not None:
             if queue.running < queue.most:
                 queue.running += 1
-            elif refusal := await self._queued(call, seat):
+            elif refusal := await self._queued(queue, call, account):
                 return refusal
-        if isinstance(call.client, Guard):
-            call.client.seat = seat
+        seat = None
+        if call.client is not NOBODY and isinstance(call.client, Guard):
+            # Nobody else could let a person decide.
+            seat = call.client.seat = Seat(account)
         try:
             return await proceed(call, offer, arguments)
         finally:
-            seat.over = True
-            if not seat.holds:
-                self.leave(seat)
+            if seat is None:
+                account.leave()
+            else:
+                seat.end()
 
-    def _enter(self, call: Call, shape: Shape) -> "Seat | Outcome":
-        """Take it, all or nothing, as this process counts; a refusal where there is too little."""
-        caller = call.caller
-        tenant, running = caller.tenant_id, self.running
-        principal = (tenant, caller.issuer, caller.subject_kind, caller.subject)
-        if shape.usual is not None:
-            # On the way of nearly every call: nothing is made that is not kept.
-            each_s, room_s, most = shape.usual
-            here = running.get(tenant, 0)
-            if here < most and not self.buckets.take(principal, each_s, room_s, self.monotonic()):
-                running[tenant] = here + 1
-                return Seat(self, tenant, (tenant,), True)
-        names: tuple[Hashable, ...] = (principal, tenant, (tenant, call.name))
-        places: list[Hashable] = []
-        full = -1
-        for whose, most in shape.places:
-            name = names[whose]
-            places.append(name)
-            if running.get(name, 0) >= most:
-                full = whose
-        if shape.buckets:
-            wanted: list[tuple[Hashable, float, float]] = []
-            for whose, each_s, room_s in shape.buckets:  # a comprehension would be one more call
-                wanted.append((names[whose], each_s, room_s))
-            wait, at = self.buckets.spend_all(wanted, self.monotonic(), take=full < 0)
-            if wait > PLACE_WAIT_S or (wait and full < 0):
-                return self._refused(call, wait, KINDS[shape.buckets[at][0]])
-        if full >= 0:
-            return self._refused(call, PLACE_WAIT_S, KINDS[full])
-        for name in places:
-            running[name] = running.get(name, 0) + 1
-        return Seat(self, tenant, places, not call.depth)
+    def _account(self, key: Key) -> Account:
+        return self.tally.account(key, self.terms, self.monotonic(), self.relay)
 
-    async def _shared(self, relay: Relay, call: Call, shape: Shape) -> "Seat | Outcome":
-        """The same where all processes count."""
-        tenant = call.caller.tenant_id
-        names = (bucket_of(call.caller), "tenant", f"tool {call.name}")
-        spendings = [Spending(names[whose], rate, burst) for whose, rate, burst in shape.rates]
-        # Places without a bound are counted here only.
-        bounded = [(whose, int(most)) for whose, most in shape.places if most != ANY]
-        slots = [Slot(names[whose], most) for whose, most in bounded]
+    async def _shared(self, relay: TenantRelay, call: Call, account: Account) -> Outcome | None:
+        """Take it where all processes count; a refusal where there is too little."""
         try:
-            denial = await relay.of(tenant).spend_all(spendings, slots)
+            denial = await relay.spend_all(account.spendings, account.slots)
         except StoreUnavailable:
             log.warning("limits_counted_here", request_id=call.request_id)
-            seat = self._enter(call, shape)
-            if isinstance(seat, Outcome):
-                return seat
-            relay.of(tenant).hold(slots)
-            seat.slots = slots
-            return seat
+            now = self.monotonic()
+            if not account.take(now):
+                return self._refused(call, *account.shortage(now))
+            relay.hold(account.slots)
+            return None
         if denial is not None:
-            at = denial.at
-            whose = (shape.buckets[at] if at < len(spendings) else bounded[at - len(spendings)])[0]
-            return self._refused(call, denial.wait_s, KINDS[whose])
-        here: tuple[Hashable, ...] = ("", tenant, (tenant, call.name))
-        places = [here[whose] for whose, _ in shape.places]
-        self.tally.hold(places)
-        return Seat(self, tenant, places, not call.depth, slots)
+            return self._refused(call, account.kinds[denial.at], denial.wait_s)
+        for place in account.places:
+            place.taken += 1
+        return None
 
-    async def _queued(self, call: Call, seat: "Seat") -> Outcome | None:
-        queue = self.queue
-        seat.queues = False
+    async def _queued(self, queue: Queue, call: Call, account: Account) -> Outcome | None:
+        """Wait for a place in the process; a refusal where none comes."""
+        let_in = False
         try:
-            seat.queues = await queue.enter(seat.tenant, call.caller.principal_key)
+            let_in = await queue.enter(account.tenant, call.caller.principal_key)
         finally:
-            if not seat.queues:
-                self.leave(seat)
-        return None if seat.queues else self._refused(call, queue.within_s, "server")
+            if not let_in:
+                queue.running += 1  # as if it had come in, and leaves with all that it has
+                account.leave()
+        return None if let_in else self._refused(call, "server", queue.within_s)
 
-    def _refused(self, call: Call, wait_s: float, by: Kind) -> Outcome:
+    def _refused(self, call: Call, by: Kind, wait_s: float) -> Outcome:
         self.tally.refused(call.caller.tenant_id, by)
         wait = max(1, math.ceil(wait_s))
         return Outcome(failure=Failure("rate_limit", EXCEEDED, retry_after=wait, limit=by))
@@ -184,45 +152,15 @@ class Limits:
         What *tenant* has used up, by its own limits, those of these *tools*, and of these *callers*
         of it; takes nothing. Tools without a limit are left out.
         """
-        rows = rows_of(self.terms, tenant, tools, callers)
+        principals = [caller.principal_key for caller in callers]
+        rows = rows_of(self.terms, tenant, tools, principals)
         return await levels(self.tally, self.relay, tenant, rows, now=self.monotonic())
-
-    def leave(self, seat: "Seat") -> None:
-        """Give back all that a call has a place of."""
-        running = self.running
-        for place in seat.places:
-            left = running[place] - 1
-            if left:
-                running[place] = left
-            else:
-                del running[place]
-        if seat.slots and self.relay is not None:
-            self.relay.of(seat.tenant).leave(seat.slots)
-        if seat.queues:
-            queue = self.queue
-            queue.running -= 1
-            if queue.waiting:
-                queue.let_in()
-
-    def come_back(self, seat: "Seat") -> None:
-        """Take the same again, whether there is room or not."""
-        self.tally.hold(seat.places)
-        if seat.slots and self.relay is not None:
-            self.relay.of(seat.tenant).hold(seat.slots)
-        if seat.queues:
-            self.queue.running += 1
 
 
 class Seat(msgspec.Struct, gc=False):
-    """What one call has taken, as long as it runs; the `Clock` that people's decisions hold."""
+    """The places of one call, as long as it runs; the `Clock` that people's decisions hold."""
 
-    limits: Limits
-    tenant: str
-    places: Sequence[Hashable]
-    queues: bool
-    """Whether it has a place in the process."""
-    slots: Sequence[Slot] = ()
-    """Its places at the relay."""
+    account: Account
     holds: int = 0
     over: bool = False
 
@@ -231,10 +169,16 @@ class Seat(msgspec.Struct, gc=False):
         """Have no place for the time of a block; of several at once the last one comes back."""
         self.holds += 1
         if self.holds == 1 and not self.over:
-            self.limits.leave(self)
+            self.account.leave()
         try:
             yield
         finally:
             self.holds -= 1
             if self.holds == 0 and not self.over:
-                self.limits.come_back(self)
+                self.account.hold()
+
+    def end(self) -> None:
+        """The call is over."""
+        self.over = True
+        if not self.holds:
+            self.account.leave()

@@ -1,32 +1,79 @@
 """What this process counts by itself: spent tokens, running calls, refusals."""
 
 from collections import Counter
-from collections.abc import Hashable, Iterable
-from typing import Literal
+from collections.abc import Hashable, Mapping
+from weakref import WeakValueDictionary
 
-from gatepost.limits.queue import Queue
+from gatepost.limits.account import Account, Key
+from gatepost.limits.queue import Place, Queue
+from gatepost.limits.terms import ANY, Kind, Row, Terms, rows_of
+from gatepost.stores.allowance import Slot, Spending
+from gatepost.stores.api import Relay
 from gatepost.stores.bucket import Buckets
 
-Kind = Literal["caller", "tenant", "tool", "server"]
-"""Which limit has refused a call; "server" is this process with all its places taken."""
 MOST_REFUSALS = 10_000
 """Tenants whose refusals are counted."""
+MOST_ACCOUNTS = 10_000
+"""Accounts that are kept; one that is needed again is made again, for some microseconds."""
 
 
 class Tally:
     """Lives as long as the process, whatever is configured anew: what runs goes on counting."""
 
     def __init__(self) -> None:
-        self.buckets = Buckets()
-        self.running: dict[Hashable, int] = {}
-        """Calls by tenant, and by tenant and tool, that have a place or wait for their turn."""
-        self.queue = Queue(self.running)
+        self.accounts: dict[Key, Account] = {}
+        """Those that were made since the terms were last changed, or since there were too many."""
+        self.buckets = Buckets(forgetting=self.accounts.clear)
+        self.places: WeakValueDictionary[Hashable, Place] = WeakValueDictionary()
+        """By tenant, and by tenant and tool, as long as an account is kept or a call holds it."""
+        self.queue = Queue(self.places)
         self._refused: dict[str, Counter[Kind]] = {}
 
-    def hold(self, places: Iterable[Hashable]) -> None:
-        """Count places whether there is room or not."""
-        for place in places:
-            self.running[place] = self.running.get(place, 0) + 1
+    def account(self, key: Key, terms: Terms, now: float, relay: Relay | None) -> Account:
+        """The account of that key by these terms."""
+        principal, tool, inner = key[:4], key[4], key[5]
+        tenant = principal[0]
+        rows = rows_of(terms, tenant, (tool,) if tool else (), (principal,))
+        rated = [row for row in rows if row.bound.rate]
+        # A tenant's calls are counted although any number may run: turns depend on it.
+        placed = [
+            row
+            for row in rows
+            if (row.kind == "tenant" and not inner)
+            or (row.kind == "tool" and row.bound.most != ANY)
+        ]
+        bounded = [row for row in placed if row.bound.most != ANY]
+        buckets = self.buckets.these(
+            [(row.here, 1 / row.bound.rate, row.bound.burst / row.bound.rate) for row in rated], now
+        )
+        if len(self.accounts) >= MOST_ACCOUNTS:
+            self.accounts.clear()
+        account = self.accounts[key] = Account(
+            tenant=tenant,
+            buckets=tuple(buckets),
+            places=tuple(self._place(row) for row in placed),
+            kinds=[row.kind for row in (*rated, *bounded)],
+            queue=None if inner else self.queue,
+        )
+        if relay is not None:
+            account.relay = relay.of(tenant)
+            account.spendings = [
+                Spending(row.shared, row.bound.rate, row.bound.burst) for row in rated
+            ]
+            account.slots = [Slot(row.shared, int(row.bound.most)) for row in bounded]
+        return account
+
+    def _place(self, row: Row) -> Place:
+        place = self.places.get(row.here)
+        if place is None:
+            place = self.places[row.here] = Place(row.kind, row.bound.most)
+        place.most = row.bound.most
+        return place
+
+    @property
+    def running(self) -> Mapping[Hashable, int]:
+        """Calls by tenant, and by tenant and tool, that have a place or wait for their turn."""
+        return {name: place.taken for name, place in self.places.items() if place.taken}
 
     def refused(self, tenant: str, by: Kind) -> None:
         """Count a refusal."""

@@ -1,8 +1,8 @@
-"""What the settings allow, worked out once for all calls."""
+"""What the settings allow, and whom they hold to it."""
 
 import math
-from collections.abc import Mapping
-from typing import Protocol
+from collections.abc import Hashable, Iterable, Mapping
+from typing import Literal, Protocol
 
 import msgspec
 
@@ -13,6 +13,11 @@ SECONDS_AT_ONCE = 2.0
 """A burst that nobody has set lets so many seconds' calls come at once."""
 ANY = math.inf
 
+Kind = Literal["caller", "tenant", "tool", "server"]
+"""Which limit has refused a call; "server" is this process with all its places taken."""
+Principal = tuple[str, str, str, str]
+"""A caller: tenant, issuer, kind and subject; see `TenantContext.principal_key`."""
+
 
 class Bound(msgspec.Struct, frozen=True):
     """What somebody may do: a bucket (``rate`` 0: none) and how many calls may run at once."""
@@ -20,10 +25,6 @@ class Bound(msgspec.Struct, frozen=True):
     rate: float = 0.0
     burst: float = 0.0
     most: float = ANY
-    each_s: float = 0.0
-    """Seconds that one call takes out of the bucket."""
-    room_s: float = 0.0
-    """Seconds until an empty bucket is full."""
 
 
 class Settings(Protocol):
@@ -80,54 +81,42 @@ def _bound(rate: float, burst: float, concurrency: int) -> Bound:
     if not rate:
         return Bound(most=most)
     burst = burst or max(1.0, rate * SECONDS_AT_ONCE)
-    return Bound(rate=rate, burst=burst, most=most, each_s=1 / rate, room_s=burst / rate)
+    return Bound(rate=rate, burst=burst, most=most)
 
 
-CALLER, TENANT, TOOL = range(3)
+class Row(msgspec.Struct, frozen=True):
+    """Somebody with a bound, and its names at the relay and here."""
+
+    kind: Kind
+    name: str
+    """The tool's name, the caller's subject, or nothing: the tenant's."""
+    shared: str
+    here: Hashable
+    bound: Bound
 
 
-class Shape(msgspec.Struct, frozen=True):
-    """
-    What one kind of call takes, worked out before any comes: each entry begins with whose it is
-    (`CALLER`, `TENANT` or `TOOL`).
-    """
-
-    buckets: tuple[tuple[int, float, float], ...]
-    """Each with the seconds that a call takes out of it, and those until it is full from empty."""
-    places: tuple[tuple[int, float], ...]
-    """Each with the most that there are."""
-    rates: tuple[tuple[int, float, float], ...]
-    """The same buckets with rate and burst."""
-    usual: tuple[float, float, float] | None = None
-    """
-    Of a call that takes from its caller's bucket and has a place of its tenant, and no more: the
-    bucket's two numbers, and the most places.
-    """
+def rows_of(
+    terms: Terms, tenant: str, tools: Iterable[str], principals: Iterable[Principal]
+) -> list[Row]:
+    """These callers of a tenant, itself, and these tools of it."""
+    rows = [
+        Row("caller", principal[3], named(principal), principal, terms.caller)
+        for principal in principals
+    ]
+    rows.append(Row("tenant", "", "tenant", tenant, terms.tenant))
+    rows += [
+        Row("tool", tool, f"tool {tool}", (tenant, tool), terms.tools.get(tool, terms.tool))
+        for tool in tools
+    ]
+    return rows
 
 
-Shapes = tuple[Shape, Shape]
-"""Of a call that a client makes, and of one that another call's tool makes."""
-
-
-def shapes_of(terms: Terms, tool: Bound) -> Shapes:
-    """What calls of a tool with this bound take."""
-    bounds = ((CALLER, terms.caller), (TENANT, terms.tenant), (TOOL, tool))
-    held = [(whose, bound) for whose, bound in bounds if bound.rate]
-    own = tuple((whose, bound.most) for whose, bound in bounds[TOOL:] if bound.most != ANY)
-    # A tenant's calls are counted although any number may run: turns depend on it.
-    outer = Shape(
-        buckets=tuple((whose, bound.each_s, bound.room_s) for whose, bound in held),
-        places=((TENANT, terms.tenant.most), *own),
-        rates=tuple((whose, bound.rate, bound.burst) for whose, bound in held),
-    )
-    inner = msgspec.structs.replace(outer, places=own)
-    if not own and [whose for whose, _ in held] == [CALLER]:
-        caller = terms.caller
-        usual = (caller.each_s, caller.room_s, terms.tenant.most)
-        outer = msgspec.structs.replace(outer, usual=usual)
-    return outer, inner
+def named(principal: Principal) -> str:
+    """A caller's name within its tenant; kinds and issuers cannot run into each other."""
+    _, issuer, kind, subject = principal
+    return f"{kind} {len(issuer)} {issuer} {subject}"
 
 
 def bucket_of(caller: TenantContext) -> str:
-    """The bucket of a caller within its tenant; kinds and issuers cannot run into each other."""
-    return f"{caller.subject_kind} {len(caller.issuer)} {caller.issuer} {caller.subject}"
+    """The name of a caller's bucket at the relay."""
+    return named(caller.principal_key)

@@ -20,10 +20,11 @@ Marks = tuple[Retry | None, str | None]
 
 async def call_tool(server: Server, ask: Ask) -> bytes:
     """`tools/call`; AuthError from the runner is the endpoint's to answer."""
+    params = ask.params
     call = Call(
         caller=ask.caller,
-        name=name_in(ask.params),
-        arguments=arguments_in(ask.params),
+        name=name_in(params),
+        arguments=arguments_in(params),
         request_id=ask.request_id,
         client=ask.client,
         retry=ask.retry,

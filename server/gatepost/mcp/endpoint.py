@@ -12,7 +12,7 @@ from gatepost.mcp import modern
 from gatepost.mcp.body import JSON, TOO_SLOW, check_type, read_body
 from gatepost.mcp.conversation import Desk
 from gatepost.mcp.era import MODERN, Kind, Ruling, decide, is_modern
-from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange, Headers
+from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange, Head, Headers
 from gatepost.mcp.jsonrpc import (
     HEADER_MISMATCH,
     INVALID_REQUEST,
@@ -24,12 +24,12 @@ from gatepost.mcp.jsonrpc import (
 from gatepost.mcp.legacy import Sessions
 from gatepost.mcp.line import Line
 from gatepost.mcp.methods import INITIALIZE
-from gatepost.mcp.params import NO_META, NONE, Params, read_params
+from gatepost.mcp.params import NO_META, NONE, Params, read_params, read_whole
 from gatepost.mcp.reply import SUSPENDED, Replies
 from gatepost.mcp.server import Server
 from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_HEADER, Handshake
 from gatepost.mcp.stateless import Stateless
-from gatepost.scope import FOLDED, HELD, REQUEST_ID, WHOLE_BODY
+from gatepost.scope import FOLDED, HELD, REQUEST_ID, SAME_HEAD, WHOLE_BODY, Field, tell
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.retry import CORRELATION, IDEMPOTENCY
@@ -42,6 +42,7 @@ from gatepost_authz.middleware import CALLER
 VERSION_HEADER = b"mcp-protocol-version"
 MODERN_HEADER = MODERN.encode()
 JSON_BODY = (b"content-type", b"application/json")
+JSON_ALONE = (JSON_BODY,)
 
 STREAM_REFUSED = Refused(TENANT_SUSPENDED, "This tenant is suspended", legacy_status=400)
 NOT_ALLOWED = Refused(
@@ -67,6 +68,8 @@ LEGACY_REFUSALS = {
     Ruling.NO_RESPONSE: NOT_ASKED,
 }
 DOUBLED = Refused(HEADER_MISMATCH, "A routing header is sent twice", legacy_status=400)
+EXACTLY = "surrogateescape"
+"""How bytes become a text that equals no other's."""
 DECIDING = (b"mcp-", b"content-", IDEMPOTENCY, CORRELATION)
 
 
@@ -118,7 +121,15 @@ class Endpoint:
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         try:
-            answer = await self._answer(scope, receive, send)
+            if scope["method"] != "POST":
+                answer: Answer | Line | None = await self._other_verb(scope, receive, send)
+            else:
+                head = self._head(scope)
+                body: bytes | None = scope.get(WHOLE_BODY)
+                if body is None or len(body) > self._limits.max_body_bytes:
+                    body = await self._body(scope[CALLER], receive)
+                found = self._answer(scope, receive, send, head, body)
+                answer = found if isinstance(found, Answer) else await found
         except Refused as refusal:
             # Refused before a message was understood: no era, no id.
             answer = self._modern.refused(None, refusal)
@@ -139,45 +150,70 @@ class Endpoint:
             scope.pop(WHOLE_BODY, None)
             await answer.run(receive, send)
             return
-        body = answer.body
-        headers = [*answer.headers]
-        if answer.status != 204:  # has no body, and says nothing of one (RFC 9110 section 8.6)
-            headers.append((b"content-length", str(len(body)).encode()))
-        if body:
-            headers.append(JSON_BODY)
-        await send({"type": "http.response.start", "status": answer.status, "headers": headers})
-        await send({"type": "http.response.body", "body": body})
+        await tell(send, answer.status, _fields(answer), answer.body)
 
-    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> Answer | Line | None:
-        if scope["method"] != "POST":
-            return await self._other_verb(scope, receive, send)
-        headers = _checked_headers(scope)
-        body: bytes | None = scope.get(WHOLE_BODY)
-        if body is None or len(body) > self._limits.max_body_bytes:
-            body = await self._body(scope[CALLER], receive)
-        message = read(body)
-        path, request_id = scope["path"], scope.get(REQUEST_ID, "")
-        holder = scope if HELD in scope else None
-        exchange = Exchange(scope[CALLER], path, request_id, headers, receive, send, holder)
+    def _head(self, scope: Scope) -> Head:
+        """What the headers say, worked out once for heads that are the same; raises Refused."""
+        heads = scope.get(SAME_HEAD)
+        head: Head | None = None if heads is None else heads.get(self)
+        if head is None:
+            headers = _checked_headers(scope)
+            raw = scope["headers"]
+            named = headers.get(b"mcp-name")
+            head = Head(
+                version=_version(headers),
+                method=headers.get(b"mcp-method", b"").strip(b" \t").decode(errors=EXACTLY),
+                name=None if named is None else modern.decode_value(named),
+                is_marked=IDEMPOTENCY in headers or CORRELATION in headers,
+                is_doubled=len(headers) != len(raw) and _doubled(raw),
+            )
+            if heads is not None:
+                heads[self] = head
+        return head
+
+    def _answer(
+        self, scope: Scope, receive: Receive, send: Send, head: Head, body: bytes
+    ) -> Answer | Awaitable[Answer | Line | None]:
+        exchange = Exchange(
+            scope[CALLER],
+            scope["path"],
+            scope.get(REQUEST_ID, ""),
+            scope.get(FOLDED) or dict(scope["headers"]),
+            receive,
+            send,
+            head,
+            scope if HELD in scope else None,
+        )
         refusal: Refused | None = None
-        if len(headers) != len(scope["headers"]) and _doubled(scope["headers"]):
+        if exchange.caller.tenant_id in self._suspended:
+            refusal = SUSPENDED
+        if head.is_doubled:
             # Whoever reads the first and whoever reads the last would see different requests.
             refusal = DOUBLED
-        if exchange.caller.tenant_id in self._suspended:
-            refusal = refusal or SUSPENDED
+        usual = read_whole(body) if refusal is None and head.version == MODERN else None
+        if usual is None:
+            return self._in_parts(exchange, body, refusal)
+        message, identity, params = usual
+        return self._request(exchange, message, identity, params, None)
+
+    def _in_parts(
+        self, exchange: Exchange, body: bytes, refusal: Refused | None
+    ) -> Answer | Awaitable[Answer | Line | None]:
+        """Whatever a body may be: a batch, a notification, a response, or no message at all."""
+        message = read(body)
         if isinstance(message, list):
             if refusal is not None:
                 return self._modern.refused(None, refusal)
-            return await self._batch(exchange, message)
+            return self._batch(exchange, message)
         refusal = message.refusal or refusal
         if refusal is not None:
             return self._modern.refused(message.id, refusal)
         if message.method is None:
-            return await self._response(exchange, message)
+            return self._response(exchange, message)
         params, problem = read_params(message.params)
         if message.id is None:
-            return await self._notification(exchange, message, params)
-        return await self._request(exchange, message, message.id, params, problem)
+            return self._notification(exchange, message, params)
+        return self._request(exchange, message, message.id, params, problem)
 
     async def _body(self, caller: TenantContext, receive: Receive) -> bytes:
         limits = self._limits
@@ -199,7 +235,7 @@ class Endpoint:
         if len(headers) != len(scope["headers"]) and _doubled(scope["headers"]):
             return self._legacy.refused(None, DOUBLED)
         path, request_id = scope["path"], scope.get(REQUEST_ID, "")
-        exchange = Exchange(scope[CALLER], path, request_id, headers, receive, send)
+        exchange = Exchange(scope[CALLER], path, request_id, headers, receive, send, Head(version))
         if exchange.caller.tenant_id in self._suspended:
             return self._legacy.refused(None, STREAM_REFUSED)
         room = await self._handshake.find(exchange) if session else None
@@ -218,7 +254,7 @@ class Endpoint:
         problem: Refused | None,
     ) -> Awaitable[Answer | Line | None]:
         version = None if params.meta is UNSET else params.meta.version
-        if version == MODERN and _version(exchange.headers) == MODERN:
+        if version == MODERN and exchange.head.version == MODERN:
             # DE-01 without asking the table: most requests are this, and pay for no more coroutine.
             return self._stateless.serve(exchange, message, identity, params, problem)
         return self._ruled(exchange, message, identity, params)
@@ -228,7 +264,7 @@ class Endpoint:
     ) -> Answer | Line | None:
         """What the table says of a request."""
         version = None if params.meta is UNSET else params.meta.version
-        header = _version(exchange.headers)
+        header = exchange.head.version
         ruling = decide(
             "POST",
             Kind.REQUEST,
@@ -253,7 +289,7 @@ class Endpoint:
         ruling = decide(
             "POST",
             Kind.NOTIFICATION,
-            header=_version(exchange.headers),
+            header=exchange.head.version,
             body=None if version is UNSET else version,
             session=SESSION_HEADER in exchange.headers,
         )
@@ -267,7 +303,7 @@ class Endpoint:
         """A client's answer, to what its session was asked anywhere."""
         headers = exchange.headers
         session = SESSION_HEADER in headers
-        ruling = decide("POST", Kind.RESPONSE, header=_version(headers), session=session)
+        ruling = decide("POST", Kind.RESPONSE, header=exchange.head.version, session=session)
         if ruling is Ruling.RESPONSE and (room := await self._handshake.find(exchange)):
             return await self._handshake.respond(message, room)
         return self._refuse(ruling, headers, None, NONE)
@@ -275,7 +311,7 @@ class Endpoint:
     async def _batch(self, exchange: Exchange, batch: list[bytes]) -> Answer:
         headers = exchange.headers
         session_named = SESSION_HEADER in headers
-        ruling = decide("POST", Kind.BATCH, header=_version(headers), session=session_named)
+        ruling = decide("POST", Kind.BATCH, header=exchange.head.version, session=session_named)
         if ruling is Ruling.BATCH and (room := await self._handshake.find(exchange)):
             return await self._handshake.batch(exchange, batch, room)
         return self._refuse(ruling, headers, None, NONE)
@@ -295,6 +331,13 @@ class Endpoint:
         else:
             refusal = modern.unserved(named or "")
         return self._modern.refused(identity, refusal)
+
+
+def _fields(answer: Answer) -> tuple[Field, ...]:
+    """What the answer's head says; the same object where that is nothing but its type."""
+    if not answer.body:
+        return answer.headers
+    return (*answer.headers, JSON_BODY) if answer.headers else JSON_ALONE
 
 
 def _checked_headers(scope: Scope) -> Headers:

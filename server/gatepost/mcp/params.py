@@ -5,7 +5,9 @@ from typing import Any
 import msgspec
 from msgspec import UNSET, Raw, UnsetType
 
-from gatepost.mcp.jsonrpc import INVALID_PARAMS, Refused
+from gatepost.intake import NESTING
+from gatepost.mcp.era import MODERN
+from gatepost.mcp.jsonrpc import INVALID_PARAMS, Message, Refused, read_id
 
 PREFIX = "io.modelcontextprotocol/"
 VERSION = PREFIX + "protocolVersion"
@@ -59,11 +61,49 @@ class OnlyMeta(msgspec.Struct):
     meta: Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
 
 
+class Whole(msgspec.Struct, gc=False):
+    """A request and its parameters, as nearly all are: with none of what a response has."""
+
+    jsonrpc: str | UnsetType = UNSET
+    id: Raw | UnsetType = UNSET
+    method: str | UnsetType = UNSET
+    params: Params | UnsetType = UNSET
+    result: Raw | UnsetType = UNSET
+    error: Raw | UnsetType = UNSET
+
+
+_decode_whole = msgspec.json.Decoder(Whole).decode
 _decode = msgspec.json.Decoder(Params).decode
 _decode_meta = msgspec.json.Decoder(OnlyMeta).decode
 
 NONE = Params()
 NO_META = Meta()
+
+
+def read_whole(body: bytes) -> tuple[Message, bytes, Params] | None:
+    """
+    A request of the modern era, its id and its parameters, in one pass; None for whatever else
+    there is: that is read in parts (`jsonrpc.read`, `read_params`), which find out what is wrong.
+
+    The message that comes back has no raw parameters, which only the methods of sessions look at.
+    """
+    try:
+        if not body.isascii():
+            body.decode()  # msgspec looks inside no value that it leaves raw
+        whole = _decode_whole(body)
+    except (msgspec.DecodeError, UnicodeDecodeError, RecursionError):
+        return None
+    method, params, raw_id = whole.method, whole.params, whole.id
+    if raw_id is UNSET or params is UNSET or not method:
+        return None
+    if params.meta is UNSET or params.meta.version != MODERN:
+        return None
+    if whole.jsonrpc != "2.0" or whole.result is not UNSET or whole.error is not UNSET:
+        return None
+    if body.count(b"{") + body.count(b"[") > NESTING:
+        return None
+    identity = read_id(raw_id)
+    return None if identity is None else (Message(identity, method, None), identity, params)
 
 
 def read_params(raw: bytes | None) -> tuple[Params, Refused | None]:

@@ -14,6 +14,10 @@ WITHOUT_STRUCTURE = "2025-03-26"
 
 _encode = msgspec.json.encode
 
+_COMPLETE = b'{"resultType":"complete","content":'
+_STRUCTURED = b',"structuredContent":'
+_NO_ERROR = b',"isError":false'
+
 
 def call_result(outcome: Outcome, revision: str, tail: bytes) -> bytes:
     """
@@ -25,10 +29,16 @@ def call_result(outcome: Outcome, revision: str, tail: bytes) -> bytes:
     if outcome.failure is not None:
         return _failed(outcome.failure, revision, tail)
     if revision == MODERN:
-        body = b'{"resultType":"complete","content":' + _encode(outcome.content)
-        if outcome.structured is not UNSET:
-            body += b',"structuredContent":' + _encode(outcome.structured)
-        return body + b',"isError":false' + tail + b"}"
+        content = _encode(outcome.content)
+        # Joined, not added up: each addition would copy a large answer again.
+        if outcome.structured is UNSET:
+            return b"".join((_COMPLETE, content, _NO_ERROR, tail, b"}"))
+        structured = _encode(outcome.structured)
+        return b"".join((_COMPLETE, content, _STRUCTURED, structured, _NO_ERROR, tail, b"}"))
+    return _older_result(outcome, revision)
+
+
+def _older_result(outcome: Outcome, revision: str) -> bytes:
     content = outcome.content
     if revision == WITHOUT_STRUCTURE:
         content = tuple(block(one, revision) for one in content)
@@ -37,8 +47,8 @@ def call_result(outcome: Outcome, revision: str, tail: bytes) -> bytes:
         structured = _encode(outcome.structured)
         if structured[:1] == b"{":
             # Any other value is only in the text: these revisions know objects alone.
-            body += b',"structuredContent":' + structured
-    return body + b',"isError":false}'
+            body += _STRUCTURED + structured
+    return body + _NO_ERROR + b"}"
 
 
 def completed(members: bytes, revision: str, tail: bytes, *, ttl_ms: int | None = None) -> bytes:
@@ -66,8 +76,7 @@ def _failed(failure: Failure, revision: str, tail: bytes) -> bytes:
         message += f" Try again in {failure.retry_after:g} seconds."
     content = _encode([{"type": "text", "text": message}])
     if revision == MODERN:
-        start = b'{"resultType":"complete","content":'
-        return start + content + b',"isError":true' + tail + b"}"
+        return _COMPLETE + content + b',"isError":true' + tail + b"}"
     return b'{"content":' + content + b',"isError":true}'
 
 

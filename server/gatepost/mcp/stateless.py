@@ -4,13 +4,13 @@ from msgspec import UNSET
 
 from gatepost.intake import UntilDisconnect
 from gatepost.mcp import modern
-from gatepost.mcp.calling import marks_of, unknown_tool
+from gatepost.mcp.calling import UNMARKED, marks_of, unknown_tool
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.exchange import Answer, Exchange
 from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, Message, Refused
 from gatepost.mcp.line import Line
 from gatepost.mcp.methods import Method, served
-from gatepost.mcp.params import NO_META, Params, arguments_in, name_in
+from gatepost.mcp.params import NO_META, Meta, Params, arguments_in, name_in
 from gatepost.mcp.reply import Replies
 from gatepost.mcp.roundtrips import Rounds
 from gatepost.mcp.server import Ask, Server
@@ -25,10 +25,12 @@ class Stateless:
 
     def __init__(self, server: Server, replies: Replies, *, mirrors: bool = True) -> None:
         self._server = server
+        self._asking = server.asking
         self._replies = replies
         self._mirrors = mirrors
         self._methods = served(server.modern_capabilities, modern=True)
-        self._routed = frozenset(n for n, tool in server.registry.tools.items() if tool.routed)
+        tools = server.registry.tools.items() if mirrors else ()
+        self._routed = frozenset(name for name, tool in tools if tool.routed)
 
     async def serve(
         self,
@@ -43,28 +45,35 @@ class Stateless:
         stream, or nobody waits for it.
         """
         try:
+            meta = params.meta
+            if meta is UNSET or meta.version is UNSET or meta.capabilities is UNSET:
+                raise modern.no_meta(NO_META if meta is UNSET else meta)
             method = self._check(exchange, message, params, problem)
-            marks = marks_of(exchange.headers, params)
+            is_marked = exchange.head.is_marked or meta.retry is not UNSET
+            retry, correlation = marks_of(exchange.headers, params) if is_marked else UNMARKED
             if method.handler is None:
                 return await self._open(exchange, identity, params, method)
-            client = self._client(exchange, method, params)
+            client = self._client(exchange, method, params, meta)
         except Refused as refusal:
             return self._replies.refused(identity, refusal)
         except StoreUnavailable as outage:
             return self._replies.unavailable(exchange.request_id, identity, outage)
         caller, request_id = exchange.caller, exchange.request_id
+        server, holder = self._server, exchange.holder
         if client is None:
-            ask = Ask(caller, request_id, MODERN, params, NOBODY, None, *marks, exchange.holder)
-            handled = method.handler(self._server, ask)
-            work = UntilDisconnect(exchange.receive, handled, caller, self._server.underway)
+            ask = Ask(caller, request_id, MODERN, params, NOBODY, None, retry, correlation, holder)
+            handled = method.handler(server, ask)
+            work = UntilDisconnect(exchange.receive, handled, caller, server.underway)
             return await self._replies.to(exchange, identity, None, work)
-        holder = exchange.holder if client.stream is None else None
-        ask = Ask(caller, request_id, MODERN, params, client, None, *marks, holder)
-        handled = method.handler(self._server, ask)
-        if client.stream is not None:
+        stream = client.stream
+        if stream is not None:
+            holder = None  # a stream waits by itself
+        ask = Ask(caller, request_id, MODERN, params, client, None, retry, correlation, holder)
+        handled = method.handler(server, ask)
+        if stream is not None:
             handled = client.answered(handled)
-        work = UntilDisconnect(exchange.receive, handled, caller, self._server.underway)
-        return await self._replies.to(exchange, identity, client.stream, work, client.questions)
+        work = UntilDisconnect(exchange.receive, handled, caller, server.underway)
+        return await self._replies.to(exchange, identity, stream, work, client.questions)
 
     async def _open(
         self, exchange: Exchange, identity: bytes, params: Params, method: Method
@@ -73,14 +82,18 @@ class Stateless:
             return None
         return await method.opener(self._server, exchange, identity, params)
 
-    def _client(self, exchange: Exchange, method: Method, params: Params) -> Rounds | None:
+    def _client(
+        self, exchange: Exchange, method: Method, params: Params, meta: Meta
+    ) -> Rounds | None:
         """Who can be told or asked something; None when there is nothing to tell and to ask."""
-        meta = NO_META if params.meta is UNSET else params.meta
-        tells = not (meta.progress_token is UNSET and meta.log_level is UNSET)
-        # Who may have to wait is shown that its call lives, whether it asked to be told or not.
-        tells = tells or (params.name in self._server.asking and method.name == "tools/call")
-        goes_on = not (params.input_responses is UNSET and params.request_state is UNSET)
-        if not (tells or meta.capabilities or goes_on):
+        tells = (
+            meta.progress_token is not UNSET
+            or meta.log_level is not UNSET
+            # Who may have to wait is shown that its call lives, whether it asked to be told or not.
+            or (params.name in self._asking and method.name == "tools/call")
+        )
+        goes_on = params.input_responses is not UNSET or params.request_state is not UNSET
+        if not (tells or goes_on or meta.capabilities):
             return None
         client = Rounds(self._server, exchange.caller, method.name, params, asks=method.asks)
         if tells:
@@ -95,19 +108,16 @@ class Stateless:
     ) -> Method:
         """What H-13 asks before dispatch; the version itself is ruled on already."""
         name = message.method or ""
-        meta = NO_META if params.meta is UNSET else params.meta
-        if lacking := modern.meta_missing(meta):
-            raise lacking
         method = self._methods.get(name)
         member = None if method is None else method.mirrors
         mirrored = None if member is None else getattr(params, member)
         if self._mirrors:
-            modern.check_mirrors(exchange.headers, name, mirrored, member)
+            modern.check_mirrors(exchange.head, name, mirrored, member)
         if method is None:
             raise Refused(METHOD_NOT_FOUND, "Method not found", status=404)
         if problem is not None:
             raise problem
-        if self._mirrors and name == "tools/call" and params.name in self._routed:
+        if params.name in self._routed and name == "tools/call":
             self._check_routed(exchange, params)
         return method
 

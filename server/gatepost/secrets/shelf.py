@@ -25,7 +25,8 @@ RETRY_S = 1.0
 GONE_S = 3600.0
 """How long a value that was replaced or deleted is kept out of answers: calls may hold it."""
 IDLE_S = 86_400.0
-"""How long a tenant's secrets are remembered after its last call began: longer than calls run."""
+"""How long a tenant's secrets are remembered after they were last read: longer than calls run."""
+PAST = float("-inf")
 OWN = "GATEPOST"
 """What stands in place of what the server itself keeps secret."""
 DICE = random.SystemRandom()
@@ -52,12 +53,14 @@ class Secrets:
 
     def __init__(self, vault: Vault, *, clock: Callable[[], float] = time.monotonic) -> None:
         self._vault, self._clock = vault, clock
-        self._shelves: dict[str, _Shelf] = {}
+        self._shelves: dict[str | None, _Shelf] = {}
         self._versions = count(1)
         self._own: Mapping[str, str] = {}
         self._keys = vault.keyring.keys
         self._nobody = self._told({})
         self._change = 0
+        self.version = next(self._versions)
+        """Another one once something else is known, of whomever."""
 
     def keep_own(self, values: Mapping[str, str]) -> None:
         """
@@ -70,18 +73,14 @@ class Secrets:
 
     def known(self, tenant: str | None) -> Known:
         """What is known now, without asking; of no tenant: what the server itself keeps."""
-        shelf = self._shelves.get(tenant) if tenant is not None else None
+        shelf = self._shelves.get(tenant)
         return self._nobody if shelf is None else shelf.known
 
     def loaded(self, tenant: str) -> Known | None:
         """What is known, where it is known to be recent; None: `load` has to ask."""
         shelf = self._shelves.get(tenant)
-        if shelf is None:
+        if shelf is None or shelf.fresh_until <= self._clock():
             return None
-        now = self._clock()
-        if shelf.change != self._change or now >= shelf.fresh_until:
-            return None
-        shelf.used_at = now
         return shelf.known
 
     async def load(self, tenant: str) -> Known:
@@ -102,9 +101,11 @@ class Secrets:
             except StoreUnavailable:
                 if not shelf.read:
                     raise
-                shelf.fresh_until, shelf.change = now + RETRY_S, change
+                shelf.fresh_until = now + RETRY_S if change == self._change else PAST
                 return shelf.known
-            shelf.read, shelf.change, shelf.fresh_until = True, change, now + FRESH_S
+            # A change that was seen meanwhile may be in this reading or not.
+            shelf.fresh_until = now + FRESH_S if change == self._change else PAST
+            shelf.read = True
             if shelf.replace(values, now):
                 self._tell(shelf)
             return shelf.known
@@ -163,8 +164,10 @@ class Secrets:
                 del self._shelves[tenant]
         if self._vault.keyring.keys is not self._keys:
             self._tell_all()
-        if self._shelves:
-            self._change = await self._vault.changes()
+        if self._shelves and (change := await self._vault.changes()) != self._change:
+            self._change = change
+            for shelf in self._shelves.values():
+                shelf.fresh_until = PAST
 
     async def _watch(self) -> None:
         while True:
@@ -193,10 +196,13 @@ class Secrets:
         self._nobody = self._told({})
         for shelf in self._shelves.values():
             self._tell(shelf)
+        self.version = next(self._versions)
 
     def _tell(self, shelf: "_Shelf") -> None:
         # Who has none shares one version with all others who have none.
         shelf.known = self._told(values) if (values := shelf.all()) else self._nobody
+        # Last: a thread that sees this version must find what it stands for.
+        self.version = next(self._versions)
 
     def _told(self, values: Mapping[str, str]) -> Known:
         keys = {f"{OWN}.{key.id}": key.text for key in self._keys}
@@ -213,8 +219,8 @@ class _Shelf:
         self.gone: tuple[tuple[str, str, float], ...] = ()
         self.read = False
         """Whether all of its secrets were ever read."""
-        self.change = -1
-        self.fresh_until = 0.0
+        self.fresh_until = PAST
+        """Until when the last reading counts; a change that was seen ends that."""
         self.used_at = now
 
     def replace(self, values: Mapping[str, str], now: float) -> bool:

@@ -10,6 +10,9 @@ from typing import Protocol
 
 import msgspec
 
+Sort = tuple[str, str, str]
+"""Kind, tool and outcome of a record."""
+
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
     """A record that has no number yet."""
@@ -18,16 +21,14 @@ class Draft(msgspec.Struct, frozen=True, gc=False):
     """Its canonical body, from the comma behind the number to the end."""
     at: int
     """Milliseconds since the epoch."""
-    kind: str
-    tool: str
-    outcome: str
-    subject: str | None
-    side: str | None
+    sort: Sort
+    side: bytes | None
+    """What stands behind the body's commitments, as a JSON object; None: it has none."""
 
 
 class Row(msgspec.Struct, frozen=True, gc=False):
     """
-    One record as it is kept.
+    One record as it is read.
 
     ``body`` is what the hash is of. ``at``, ``kind``, ``tool`` and ``outcome`` repeat parts of it
     for questions, ``subject`` a part of ``side``: what stands behind the body's commitments, which
@@ -45,6 +46,26 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     side: str | None
     hash: bytes
     """SHA-256 of the previous record's hash and the body."""
+
+
+class Segment(msgspec.Struct, frozen=True, gc=False):
+    """
+    Consecutive records of one tenant that were added together, as they are kept.
+
+    ``records`` is what was recorded; the other fields repeat parts of it, for questions.
+    """
+
+    first: int
+    """The number of its first record."""
+    last: int
+    since: int
+    """The earliest ``at`` of its records."""
+    until: int
+    """The latest."""
+    counts: str
+    """How many there are of each sort: JSON, ``[[kind, tool, outcome, number], …]``."""
+    records: str
+    """JSON, see `gatepost.stores.segment`."""
 
 
 class Head(msgspec.Struct, frozen=True):
@@ -101,20 +122,30 @@ class Count(msgspec.Struct, frozen=True):
 
 Batch = Mapping[str, Sequence[Draft]]
 """Drafts by tenant."""
-Link = Callable[[str, Head | None, Sequence[Draft]], tuple[list[Row], Head]]
-"""Makes a tenant's next rows, and the head that they lead to."""
+Link = Callable[[str, Head | None, Sequence[Draft]], tuple[list[Segment], Head]]
+"""Makes a tenant's next segments, and the head that they lead to."""
 Sign = Callable[[Head], tuple[Checkpoint, Head] | None]
 """Makes a checkpoint of a head, and the head that knows of it; None: it has one."""
 
 
 class TenantTrail(Protocol):
-    """One tenant's records."""
+    """
+    One tenant's records.
+
+    Whatever needs records that nobody can read any more raises `gatepost.stores.segment.Damaged`.
+    """
 
     async def head(self) -> Head | None:
         """Where its chain ends; None: it has none."""
 
     async def rows(self, after: int, limit: int) -> list[Row]:
         """So many records behind that number, in their order."""
+
+    async def segments(self, start: int, limit: int) -> list[Segment]:
+        """
+        So many segments as they are kept, whatever they hold, from the one on whose first record
+        has that number or a higher one.
+        """
 
     async def find(self, question: Question) -> list[Row]:
         """Its records that the question is about, the newest first."""
@@ -141,12 +172,13 @@ class TenantTrail(Protocol):
 class Scribe(Protocol):
     """Writes records of all tenants."""
 
-    async def write(self, make: Callable[[], Batch], link: Link) -> dict[str, list[Row]]:
+    async def write(self, make: Callable[[], Batch], link: Link) -> dict[str, Sequence[Row]]:
         """
         Add what *make* makes to the chains, all or nothing, durably; what was added, by tenant.
 
-        *make* and *link* may be called in another thread, *link* while no other process adds to
-        that tenant's chain. Raises StoreUnavailable.
+        *make* and *link* may be called in another thread. What *link* made counts only if nobody
+        has added to that tenant's chain meanwhile; else it is called again. Raises
+        StoreUnavailable.
         """
 
     async def heads(self) -> list[Head]:

@@ -1,6 +1,8 @@
 """Token buckets of this process, each kept as one number (GCRA, ITU-T I.371)."""
 
-from collections.abc import Hashable, Sequence
+from collections.abc import Callable, Hashable, Sequence
+
+import msgspec
 
 from gatepost.stores.allowance import WITHIN
 
@@ -10,37 +12,61 @@ Terms = tuple[Hashable, float, float]
 """A bucket's name, the seconds that one more takes, and the seconds until it is full from empty."""
 
 
+class Bucket(msgspec.Struct, gc=False):
+    """One token bucket: what is in it follows from the time."""
+
+    full_at: float
+    """When it is full again, in seconds of any clock that never goes back."""
+    each_s: float = 0.0
+    """How much later that is with one more taken."""
+    slack_s: float = 0.0
+    """How far off it may be with one more still in the bucket."""
+
+    def wait_s(self, now: float) -> float:
+        """Seconds until one is in it; 0: there is one."""
+        missing = self.full_at - now - self.slack_s
+        return missing + WITHIN if missing > 0 else 0.0
+
+    def take(self, now: float) -> None:
+        """Take one out, which is there."""
+        full_at = self.full_at
+        self.full_at = (full_at if full_at > now else now) + self.each_s
+
+
 class Buckets:
     """
-    Token buckets by name; a full one is forgotten, since a fresh one is full too.
+    Token buckets by name; a full one may be forgotten, since a fresh one is full too.
 
-    What is kept is when a bucket will be full again: what is in it follows from the time.
+    *forgetting* is called before any is forgotten: whoever has kept a Bucket asks for it again, or
+    two of one name would give twice as much.
     """
 
-    def __init__(self, *, most: int = MOST_BUCKETS) -> None:
-        self._full_at: dict[Hashable, float] = {}
+    def __init__(
+        self, *, most: int = MOST_BUCKETS, forgetting: Callable[[], object] = lambda: None
+    ) -> None:
+        self._kept: dict[Hashable, Bucket] = {}
         self._most = most
+        self._forgetting = forgetting
 
     def __len__(self) -> int:
-        return len(self._full_at)
+        return len(self._kept)
+
+    def these(self, wanted: Sequence[Terms], now: float) -> list[Bucket]:
+        """Those of these names, with these terms from now on."""
+        if len(self._kept) + len(wanted) > self._most:
+            self._make_room(now, sum(name not in self._kept for name, _, _ in wanted))
+        found = []
+        for name, each_s, room_s in wanted:
+            bucket = self._kept.get(name)
+            if bucket is None:
+                bucket = self._kept[name] = Bucket(now)
+            bucket.each_s, bucket.slack_s = each_s, room_s - each_s + WITHIN
+            found.append(bucket)
+        return found
 
     def spend(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:
         """See `TenantRelay.spend`; *now* in seconds of any clock that never goes back."""
-        return self.take(bucket, 1 / rate, burst / rate, now)
-
-    def take(self, bucket: Hashable, each_s: float, room_s: float, now: float) -> float:
-        """The same by the seconds that one takes, and those until it is full from empty."""
-        kept = self._full_at
-        full_at = kept.get(bucket, now)
-        full_at = (full_at if full_at > now else now) + each_s
-        wait = full_at - now - room_s
-        if wait > WITHIN:
-            return wait
-        if len(kept) >= self._most and bucket not in kept:
-            self._make_room(now, 1)
-            kept = self._full_at
-        kept[bucket] = full_at
-        return 0.0
+        return self.spend_all([(bucket, 1 / rate, burst / rate)], now)[0]
 
     def spend_all(
         self, wanted: Sequence[Terms], now: float, *, take: bool = True
@@ -51,30 +77,30 @@ class Buckets:
         The wait is 0 when it was taken, else the longest, with the place of who asks for it.
         Without *take* it is only told.
         """
-        kept = self._full_at
-        longest, at, place, taken = 0.0, 0, 0, []
-        for bucket, each_s, room_s in wanted:
-            full_at = kept.get(bucket, now)
-            full_at = (full_at if full_at > now else now) + each_s
-            wait = full_at - now - room_s
-            if wait > WITHIN and wait > longest:
-                longest, at = wait, place
-            taken.append((bucket, full_at))
-            place += 1
-        if take and not longest:
-            if len(kept) + place > self._most:
-                self._make_room(now, sum(bucket not in kept for bucket, _ in taken))
-            self._full_at.update(taken)
-        return longest, at
+        found = self.these(wanted, now)
+        waits = [bucket.wait_s(now) for bucket in found]
+        longest = max(waits, default=0.0)
+        if longest:
+            return longest, waits.index(longest)
+        if take:
+            for bucket in found:
+                bucket.take(now)
+        return 0.0, 0
 
     def held(self, bucket: Hashable, now: float, *, rate: float, burst: float) -> float:
         """What is in a bucket; takes nothing."""
-        return burst - max(self._full_at.get(bucket, now) - now, 0.0) * rate
+        kept = self._kept.get(bucket)
+        return burst if kept is None else burst - max(kept.full_at - now, 0.0) * rate
 
     def _make_room(self, now: float, places: int) -> None:
-        if len(self._full_at) + places <= self._most:
+        if len(self._kept) + places <= self._most:
             return
-        self._full_at = {name: at for name, at in self._full_at.items() if at > now}
-        while len(self._full_at) + places > self._most:
-            # All in use at once: whoever came first gets a fresh one, and nobody is refused for it.
-            self._full_at.pop(next(iter(self._full_at)))
+        self._forgetting()
+        # More than is asked for now, as looking through all of them costs what it costs.
+        excess = len(self._kept) + max(places, self._most // 10) - self._most
+        # All in use at once: fresh ones are for those that would be full first anyway. Whoever is
+        # out of calls is among the last, and gains nothing by a crowd of new names.
+        until = sorted(bucket.full_at for bucket in self._kept.values())[excess - 1]
+        names = [name for name, one in self._kept.items() if one.full_at <= max(until, now)]
+        for name in names if until <= now else names[:excess]:
+            del self._kept[name]

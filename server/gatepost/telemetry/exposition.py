@@ -1,5 +1,6 @@
 """`GET /metrics` as an ASGI app: no gate before it, so it has an address of its own."""
 
+import asyncio
 import time
 from collections.abc import Callable
 
@@ -7,6 +8,8 @@ from prometheus_client.exposition import CONTENT_TYPE_PLAIN_0_0_4, generate_late
 from prometheus_client.openmetrics import exposition as openmetrics
 from prometheus_client.registry import CollectorRegistry
 from starlette.types import Receive, Scope, Send
+
+from gatepost.telemetry.access import GATHERED_S
 
 FRESH_S = 0.2
 """How long an answer counts: whoever asks all the time costs no more than five answers a second."""
@@ -39,11 +42,12 @@ class Exposition:
         self._registry = registry
         self._clock = clock
         self._made: dict[str, tuple[float, bytes]] = {}
+        self._making = asyncio.Lock()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
         if scope["type"] != "http":
             return
-        status, body, headers = self._answer(scope)
+        status, body, headers = await self._answer(scope)
         start: list[tuple[bytes, bytes]] = [
             *headers,
             (b"content-length", b"%d" % len(body)),
@@ -54,7 +58,7 @@ class Exposition:
         body = b"" if scope["method"] == "HEAD" else body
         await send({"type": "http.response.body", "body": body})
 
-    def _answer(self, scope: Scope) -> tuple[int, bytes, Headers]:
+    async def _answer(self, scope: Scope) -> tuple[int, bytes, Headers]:
         headers = dict(scope["headers"])
         if b"origin" in headers or headers.get(b"sec-fetch-site", OWN_VISIT) != OWN_VISIT:
             return 403, b"Pages of other sites may not read this.\n", TEXT
@@ -64,15 +68,17 @@ class Exposition:
             return 405, b"Only GET and HEAD are served here.\n", ((b"allow", b"GET, HEAD"), *TEXT)
         if scope["path"] == "/health":
             return 200, b"ok\n", TEXT
-        return 200, *self._metrics(headers.get(b"accept", b"").decode("latin-1"))
+        return 200, *await self._metrics(headers.get(b"accept", b"").decode("latin-1"))
 
-    def _metrics(self, accept: str) -> tuple[bytes, Headers]:
+    async def _metrics(self, accept: str) -> tuple[bytes, Headers]:
         # Not the library's own choice, which repeats what the client wrote and may fail at it.
         kind = OPEN if OPEN in accept else PLAIN
-        now = self._clock()
-        made = self._made.get(kind)
-        if made is None or now - made[0] >= FRESH_S:
-            made = self._made[kind] = now, FORMATS[kind][1](self._registry)
+        async with self._making:
+            made = self._made.get(kind)
+            if made is None or self._clock() - made[0] >= FRESH_S:
+                # What ended before somebody asked is in the answer, whichever worker has it still.
+                await asyncio.sleep(2 * GATHERED_S)
+                made = self._made[kind] = self._clock(), FORMATS[kind][1](self._registry)
         return made[1], ((b"content-type", FORMATS[kind][0].encode()),)
 
 

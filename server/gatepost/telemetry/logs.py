@@ -47,13 +47,8 @@ def _second(whole: int) -> str:
 
 def timestamp(seconds: float) -> str:
     """Seconds since the epoch as RFC 3339 in UTC, with milliseconds."""
-    return _millisecond(int(seconds * 1000))
-
-
-@lru_cache(maxsize=8)
-def _millisecond(whole: int) -> str:
-    seconds, rest = divmod(whole, 1000)
-    return f"{_second(seconds)}.{rest:03d}Z"
+    whole, rest = divmod(int(seconds * 1000), 1000)
+    return f"{_second(whole)}.{rest:03d}Z"
 
 
 def frames(

@@ -1,8 +1,10 @@
-"""Counting: what the request path pays is a look into a dictionary and an addition."""
+"""Counting, for many calls or requests at once: each is then a fraction of a microsecond."""
 
 import os
 from bisect import bisect_left
-from collections.abc import Iterable
+from collections import Counter
+from collections.abc import Iterable, Sequence
+from itertools import repeat
 
 from gatepost.telemetry.cells import AT, Board, Cells, Names
 from gatepost.telemetry.family import (
@@ -53,9 +55,7 @@ _KIND = {
 _TENANTS = Open("tenant", MOST_TENANTS)
 _CALLS, _CALL_SECONDS = AT[TOOL_CALLS.name], AT[TOOL_SECONDS.name]
 _TENANT_CALLS = AT[TENANT_CALLS.name]
-_CALL_WIDTH, _CALL_SUM = TOOL_SECONDS.width, len(CALL_BOUNDS) + 1
 _REQUESTS, _REQUEST_SECONDS = AT[REQUESTS.name], AT[REQUEST_SECONDS.name]
-_REQUEST_WIDTH, _REQUEST_SUM = REQUEST_SECONDS.width, len(REQUEST_BOUNDS) + 1
 _REFUSALS = AT[REFUSALS.name]
 
 
@@ -104,38 +104,37 @@ class Meter:
             known = self._tenants.places
             self._tenant_at = {name: known[name] for name in named if name in known}
 
-    def called(self, kind: str, name: str | None, outcome: str, seconds: float) -> None:
+    def called(self, kind: str, name: str | None, outcome: str, *seconds: float) -> None:
         """
-        One call ended so, after *seconds*.
+        Calls ended so, after so many seconds each.
 
         *kind* as in `Call.kind`, *name* the tool's own, or None where there is none of that name;
         *outcome* is "success", a failure's kind, or another of OUTCOMES.
         """
-        cells = self._cells
         ended = _OUTCOME.get(outcome, _OTHER_OUTCOME)
         if kind != "tool":
-            cells[_KIND[kind] + ended] += 1
+            self._cells[_KIND[kind] + ended] += len(seconds)
             return
         tool = UNKNOWN_AT if name is None else self._tool_at.get(name, OTHER_AT)
-        cells[_CALLS + tool * _OUTCOMES + ended] += 1
-        at = _CALL_SECONDS + tool * _CALL_WIDTH
-        cells[at + bisect_left(CALL_BOUNDS, seconds)] += 1
-        cells[at + _CALL_SUM] += int(seconds * NANOSECONDS)
+        self._cells[_CALLS + tool * _OUTCOMES + ended] += len(seconds)
+        self._spread(_CALL_SECONDS + tool * TOOL_SECONDS.width, CALL_BOUNDS, seconds)
 
-    def called_for(self, tenant: str, outcome: str) -> None:
-        """One call of a tool by this tenant ended so; counts only where tenants are told."""
+    def called_for(self, tenant: str, outcome: str, calls: int = 1) -> None:
+        """Calls of tools by this tenant ended so; counts only where tenants are told."""
         if self._tenant_at is not None:
             at = self._tenant_at.get(tenant, OTHER_AT) * _OUTCOMES
-            self._cells[_TENANT_CALLS + at + _OUTCOME.get(outcome, _OTHER_OUTCOME)] += 1
+            self._cells[_TENANT_CALLS + at + _OUTCOME.get(outcome, _OTHER_OUTCOME)] += calls
 
-    def answered(self, route: str, status: int, seconds: float) -> None:
-        """One HTTP request was answered; *route* of ROUTES, status 0 where nobody was left."""
-        cells, number = self._cells, _ROUTE[route]
+    def answered(self, route: str, status: int, *seconds: float) -> None:
+        """
+        HTTP requests were answered, after so many seconds each.
+
+        *route* is of ROUTES, *status* 0 where nobody was left.
+        """
+        number = _ROUTE[route]
         kind = status // 100 - 2 if 200 <= status < 600 else _NO_STATUS
-        cells[_REQUESTS + number * _STATUSES + kind] += 1
-        at = _REQUEST_SECONDS + number * _REQUEST_WIDTH
-        cells[at + bisect_left(REQUEST_BOUNDS, seconds)] += 1
-        cells[at + _REQUEST_SUM] += int(seconds * NANOSECONDS)
+        self._cells[_REQUESTS + number * _STATUSES + kind] += len(seconds)
+        self._spread(_REQUEST_SECONDS + number * REQUEST_SECONDS.width, REQUEST_BOUNDS, seconds)
 
     def refused(self, reason: str) -> None:
         """A request was refused; *reason* of REASONS."""
@@ -159,9 +158,14 @@ class Meter:
 
     def observe(self, family: Family, seconds: float, *values: str) -> None:
         """Put one observation into a histogram."""
-        at = _at(family, values)
-        self._cells[at + bisect_left(family.bounds, seconds)] += 1
-        self._cells[at + len(family.bounds) + 1] += max(int(seconds * NANOSECONDS), 0)
+        self._spread(_at(family, values), family.bounds, (max(seconds, 0.0),))
+
+    def _spread(self, at: int, bounds: Sequence[float], seconds: Sequence[float]) -> None:
+        """Add observations to the histogram whose cells begin there."""
+        cells = self._cells
+        for bucket, number in Counter(map(bisect_left, repeat(bounds), seconds)).items():
+            cells[at + bucket] += number
+        cells[at + len(bounds) + 1] += int(sum(seconds) * NANOSECONDS)
 
 
 def _at(family: Family, values: tuple[str, ...]) -> int:

@@ -96,7 +96,7 @@ def holding(
 
 def _loose(value: Any) -> Outcome:
     if isinstance(value, str):
-        return text(value)
+        return Outcome(({"type": "text", "text": value},))  # as `text`, of which most answers are
     if value is None:
         return Outcome()
     return _outcome(value) if isinstance(value, Outcome) else text(_encode(value).decode())

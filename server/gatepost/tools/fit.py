@@ -43,6 +43,11 @@ def fit(outcome: Outcome, offer: Offer, limit: int) -> Outcome:
     return Outcome(tuple(_cut(outcome.content, sizes, limit)))
 
 
+def fitting_bytes(limit: int) -> int:
+    """A text and a structured value that are no longer than this are surely within *limit*."""
+    return max(limit - NOTE_BYTES, 0) // (WORST_EXPANSION + 1)
+
+
 def tellable(failure: Failure) -> Failure:
     """The failure with its message as text that can be sent, whatever was pasted into it."""
     message = str(failure.message)

@@ -13,9 +13,7 @@ from gatepost.redaction.automaton import Redactor
 from gatepost.redaction.stream import Said
 from gatepost.tools.api import Call, Offer, Outcome, Tool, ToolFailure
 from gatepost.tools.client import (
-    NOBODY,
     Capabilities,
-    Client,
     Clock,
     InputRequest,
     LogLevel,
@@ -48,6 +46,10 @@ _decode = msgspec.json.decode
 _replace = msgspec.structs.replace
 
 
+PLAIN = Redactor({})
+"""Finds nothing but tokens, by their forms."""
+
+
 class Known(Protocol):
     """What must not be in any answer to a tenant."""
 
@@ -62,6 +64,10 @@ class Known(Protocol):
 
 class Secrets(Protocol):
     """What this process knows of tenants' secrets; one is known before any tool has it."""
+
+    @property
+    def version(self) -> int:
+        """Another one once something else is known, of whomever."""
 
     def known(self, tenant: str | None) -> Known:
         """What is known now; None is no tenant."""
@@ -101,10 +107,9 @@ class Redaction:
     """
 
     def __init__(self, secrets: Secrets | None = None) -> None:
-        self._secrets = secrets or Nothing()
+        self.secrets = secrets or Nothing()
         self._made: dict[int, Redactor] = {}
         self._last: dict[str | None, int] = {}
-        self._plain = Redactor({})
         self.found = 0
         """Outcomes of calls in which a secret was replaced."""
         place.join(self)
@@ -113,28 +118,30 @@ class Redaction:
         """Those of all tenants that are known here, and of none."""
         return [self.of(None), *self._made.values()]
 
-    def is_ready(self, tenant: str) -> bool:
-        """Whether a call of the tenant may begin; `ready` sees to that."""
-        known = self._secrets.loaded(tenant)
-        return known is not None and (known.version in self._made or not known.values)
+    def at_hand(self, tenant: str) -> Redactor | None:
+        """The redactor with which a call of the tenant may begin; None: `ready` must come first."""
+        known = self.secrets.loaded(tenant)
+        if known is None:
+            return None
+        return self._made.get(known.version) if known.values else PLAIN
 
     async def ready(self, tenant: str) -> None:
         """Make the redactor for its secrets as they are now; StoreUnavailable."""
-        while not self.is_ready(tenant):
-            known = self._secrets.loaded(tenant) or await self._secrets.load(tenant)
+        while self.at_hand(tenant) is None:
+            known = self.secrets.loaded(tenant) or await self.secrets.load(tenant)
             if known.version in self._made or not known.values:
                 return
             if len(known.values) < MANY:
-                fast = known.version == self._secrets.known(None).version
+                fast = known.version == self.secrets.known(None).version
                 self._keep(tenant, known, Redactor(known.values, fast=fast))
             else:
                 self._keep(tenant, known, await asyncio.to_thread(Redactor, known.values))
 
     def of(self, tenant: str | None) -> Redactor:
         """The same, at once: a secret that came while a call ran is known before it is told."""
-        known = self._secrets.known(tenant)
+        known = self.secrets.known(tenant)
         if not known.values:
-            return self._plain
+            return PLAIN
         redactor = self._made.get(known.version)
         if redactor is None:
             redactor = Redactor(known.values, fast=tenant is None)
@@ -147,7 +154,7 @@ class Redaction:
 
     def _keep(self, tenant: str | None, known: Known, redactor: Redactor) -> None:
         before = self._last.pop(tenant, None)
-        if before is not None and before != self._secrets.known(None).version:
+        if before is not None and before != self.secrets.known(None).version:
             self._made.pop(before, None)
         self._made[known.version], self._last[tenant] = redactor, known.version
         if len(self._made) > MOST_MADE:
@@ -156,7 +163,7 @@ class Redaction:
             del self._last[next(iter(self._last))]
 
 
-class Guard(msgspec.Struct, weakref=True):
+class Guard(msgspec.Struct):
     """
     One call: its client, who hears no secret, and what comes of it, without any.
 
@@ -166,30 +173,32 @@ class Guard(msgspec.Struct, weakref=True):
     redaction: Redaction
     call: Call
     offer: Offer
-    client: Client = NOBODY
+    redactor: Redactor = PLAIN
+    """What is kept from being said at the `version`; `now` asks again when that is another."""
+    version: int = -1
     checked: bool = False
     """Whether its arguments were found to be right."""
     over: bool = False
     """Whether the call has ended; what it left running is about nobody in particular."""
-    said: dict[str, Said] = {}
+    said: dict[str, Said] | None = None
     written: list[tuple[str, str]] | None = None
     """What this call's caller wrote itself; found out once."""
     clock: Clock | None = None  # of a call within another; its client has the outer one's
-    own: tuple[Redactor, Redactor] | None = None
-    """The tenant's redactor, and the same with what this call's caller wrote itself."""
     seat: Clock | None = None
     """What the call takes up while it works; held, as its clock is, while a person decides."""
     remarks: dict[str, str] | None = None
     """What stages say of the call for its record."""
 
     def now(self) -> Redactor:
-        """The redactor for this moment."""
-        redactor = self.redaction.of(self.call.caller.tenant_id)
-        if not self.offer.secret_arguments:
-            return redactor
-        if self.own is None or self.own[0] is not redactor:
-            self.own = redactor, redactor.with_values(self._written())
-        return self.own[1]
+        """The redactor for this moment: a secret may have come while the call ran."""
+        version = self.redaction.secrets.version
+        if version != self.version:
+            redactor = self.redaction.of(self.call.caller.tenant_id)
+            if self.offer.secret_arguments:
+                # What the caller wrote itself.
+                redactor = redactor.with_values(self._written())
+            self.redactor, self.version = redactor, version
+        return self.redactor
 
     def arguments(self) -> Any:
         """The call's arguments as the offer takes them; ToolFailure for what it does not take."""
@@ -201,7 +210,7 @@ class Guard(msgspec.Struct, weakref=True):
 
     def _written(self) -> list[tuple[str, str]]:
         if self.written is None:
-            self.written = written(self.call, self.offer) if self.offer.secret_arguments else []
+            self.written = written(self.call, self.offer)
             size = sum(len(value.encode(errors="surrogatepass")) for _, value in self.written)
             if size > MOST_WRITTEN_BYTES or len(self.written) > MOST_WRITTEN:
                 # Nothing of the call is looked at, so that there is nothing to be told.
@@ -224,12 +233,9 @@ class Guard(msgspec.Struct, weakref=True):
 
     def promptly(self, outcome: Outcome) -> Outcome | None:
         """The same at once; None for one that is too long for that."""
-        # Asked for here rather than by `now`, which is one call more for every call there is.
-        plain = not self.offer.secret_arguments
-        redactor = self.redaction.of(self.call.caller.tenant_id) if plain else self.now()
         if outcome.failure is not None and len(str(outcome.failure.message)) > LONG_BYTES:
             return None
-        if outcome.failure is None and is_harmless(outcome, redactor):
+        if is_harmless(outcome, self.now()):
             return outcome
         content = _encode(outcome.content)
         structured = b"" if outcome.structured is UNSET else _encode(outcome.structured)
@@ -294,20 +300,20 @@ class Guard(msgspec.Struct, weakref=True):
     @property
     def capabilities(self) -> Capabilities:
         """See `Client`."""
-        return self.client.capabilities
+        return self.call.client.capabilities
 
     def timed(self, clock: Clock) -> None:
         """See `Client`; what a call within a call waits for stops both their clocks."""
         if self.call.depth:
             self.clock = clock
         else:
-            self.client.timed(clock)
+            self.call.client.timed(clock)
 
     async def progress(self, progress: float, total: float | None, message: str | None) -> None:
         """See `Client`."""
         if isinstance(message, str):
             message = self._said("progress").text(message, self.now())
-        await self.client.progress(progress, total, message)
+        await self.call.client.progress(progress, total, message)
 
     async def log(self, level: LogLevel, data: Any, logger: str | None) -> None:
         """See `Client`."""
@@ -317,7 +323,7 @@ class Guard(msgspec.Struct, weakref=True):
             data = data if clean is encoded else Raw(clean)
         if isinstance(logger, str):
             logger = self.now().clean(logger)
-        await self.client.log(level, data, logger)
+        await self.call.client.log(level, data, logger)
 
     async def request(
         self, requests: Mapping[str, InputRequest]
@@ -325,22 +331,24 @@ class Guard(msgspec.Struct, weakref=True):
         """See `Client`."""
         clean = {key: question_without(request, self.now()) for key, request in requests.items()}
         with held(self.clock, self.seat):
-            return await self.client.request(clean)
+            return await self.call.client.request(clean)
 
     async def stand_by(self, waiting: Waiting) -> None:
         """See `Client`; what waits was made without secrets."""
         with held(self.clock, self.seat):
-            await self.client.stand_by(waiting)
+            await self.call.client.stand_by(waiting)
 
     async def pause(self, retry_after_s: float) -> None:
         """See `Client`."""
-        await self.client.pause(retry_after_s)
+        await self.call.client.pause(retry_after_s)
 
     async def detach(self) -> None:
         """See `Client`."""
-        await self.client.detach()
+        await self.call.client.detach()
 
     def _said(self, kind: str) -> Said:
+        if self.said is None:
+            self.said = {}
         return self.said.setdefault(kind, Said())
 
 

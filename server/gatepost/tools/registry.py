@@ -81,6 +81,11 @@ class Registry:
         self._deciding = frozenset[str]().union(*(required for _, required in self._all))
         self._visible: dict[frozenset[str], Visible] = {}
 
+    @property
+    def offers(self) -> list[Offer]:
+        """Everything that can be called, with what templates and prompts bring along."""
+        return [one for one, _ in self._all]
+
     def offer(self, kind: Kind, key: str, caller: TenantContext) -> Offer:
         """What has that name (a resource: that URI) within the caller's reach; raises Unknown."""
         found = self._offers[kind].get(key)

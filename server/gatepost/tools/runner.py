@@ -34,10 +34,11 @@ from gatepost.tools.client import (
     Unaccepted,
     all_needed,
 )
-from gatepost.tools.fit import fit, tellable
+from gatepost.tools.fit import fit, fitting_bytes, tellable
 from gatepost.tools.record import Recorder
 from gatepost.tools.redaction import Guard, Redaction
 from gatepost.tools.registry import Registry, Unknown
+from gatepost.tools.utterance import LONG_BYTES, is_harmless
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError
 
@@ -103,7 +104,8 @@ class Stage(Protocol):
 
     It answers ``await proceed(call, offer, arguments)``, or an Outcome of its own, or raises
     ToolFailure. Composed once, when the runner is built; it sees every kind of offer, and
-    ``call.kind`` says which. One that has ``for_retries = True`` sees calls with a retry key only.
+    ``call.kind`` says which. One that has ``for_retries = True`` sees calls with a retry key only,
+    one that has ``concerns(offer)`` those of offers for which that was true then.
     """
 
     def __call__(
@@ -146,12 +148,15 @@ class Runner:
         self.timeout_s = timeout_s
         self.max_result_bytes = max_result_bytes
         self.clock = clock
-        self._perform: Next = self._invoke
-        self._perform_again: Next = self._invoke
-        for stage in reversed(stages):
-            self._perform_again = _around(stage.__call__, self._perform_again)
-            if not getattr(stage, "for_retries", False):
-                self._perform = _around(stage.__call__, self._perform)
+        self._short = min(fitting_bytes(max_result_bytes), LONG_BYTES)
+        # By their offers' identity: these live as long as the registry, and have no other.
+        self._ways: dict[int, Next] = {}
+        self._ways_again: dict[int, Next] = {}
+        for offer in registry.offers:
+            concerned = [stage for stage in stages if _concerns(stage, offer)]
+            usual = [stage for stage in concerned if not getattr(stage, "for_retries", False)]
+            self._ways[id(offer)] = composed(usual, self._invoke)
+            self._ways_again[id(offer)] = composed(concerned, self._invoke)
 
     async def run(self, call: Call) -> Outcome:
         """
@@ -190,9 +195,13 @@ class Runner:
 
     async def _run(self, call: Call, guards: list[Guard]) -> Outcome:
         offer = self._allowed(call)
-        if not self.redaction.is_ready(call.caller.tenant_id):
-            await self.redaction.ready(call.caller.tenant_id)
-        guard = Guard(self.redaction, call, offer, call.client)
+        tenant, redaction = call.caller.tenant_id, self.redaction
+        if (redactor := redaction.at_hand(tenant)) is None:
+            await redaction.ready(tenant)
+            redactor = redaction.of(tenant)
+        # Where the caller may write secrets itself the guard has to look for them.
+        known = -1 if offer.secret_arguments else redaction.secrets.version
+        guard = Guard(redaction, call, offer, redactor, known)
         guards.append(guard)
         outer = HERE.get()  # a tool may call others, and has its own secrets again afterwards
         HERE.set(guard)
@@ -200,9 +209,11 @@ class Runner:
             call = replace(call, client=guard)
         try:
             arguments = guard.arguments()
-            perform = self._perform if call.retry is None else self._perform_again
-            outcome = await perform(call, offer, arguments)
+            ways = self._ways if call.retry is None else self._ways_again
+            outcome = await ways[id(offer)](call, offer, arguments)
             # In here, as these may be the first to find that an outcome cannot be told at all.
+            if known == redaction.secrets.version and is_harmless(outcome, redactor, self._short):
+                return outcome  # nearly always, and nothing needs to be encoded for it
             clean = guard.promptly(outcome) or await guard.apart(outcome)
             return fit(clean, offer, self.max_result_bytes)
         except asyncio.CancelledError as cancelled:
@@ -284,6 +295,18 @@ def outcome_of(error: BaseException, call: Call, limit_s: float) -> Outcome:
     )
     message = f"The {WORDS[call.kind]} failed unexpectedly. Reference: {call.request_id}"
     return Outcome(failure=Failure("internal", message))
+
+
+def composed(stages: Sequence[Stage], invoke: Next) -> Next:
+    """*invoke* with these stages around it, the first one outermost."""
+    for stage in reversed(stages):
+        invoke = _around(stage.__call__, invoke)
+    return invoke
+
+
+def _concerns(stage: Stage, offer: Offer) -> bool:
+    judge = getattr(stage, "concerns", None)
+    return judge is None or bool(judge(offer))
 
 
 def _around(stage: Stage, proceed: Next) -> Next:

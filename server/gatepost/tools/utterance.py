@@ -25,23 +25,34 @@ _decode = msgspec.json.decode
 _replace = msgspec.structs.replace
 
 
-def is_harmless(outcome: Outcome, redactor: Redactor) -> bool:
-    """Decide the usual case, one text and perhaps the same as JSON, without encoding it again."""
-    if len(outcome.content) != 1:
+def is_harmless(outcome: Outcome, redactor: Redactor, most: int = LONG_BYTES) -> bool:
+    """
+    Decide the usual case, one text and perhaps the same as JSON, without encoding it again.
+
+    True is sure: no secrets, and at most so many bytes of each. False says nothing.
+    """
+    content, value = outcome.content, outcome.structured
+    if len(content) != 1 or outcome.failure is not None:
         return False
-    block, value = outcome.content[0], outcome.structured
+    block = content[0]
     text = block.get("text")
     if len(block) != 2 or block.get("type") != "text" or not isinstance(text, str):
         return False
-    plain = text.encode(errors="surrogatepass")
-    if len(plain) > LONG_BYTES or not redactor.clear(plain):
+    try:
+        plain = text.encode()
+    except UnicodeEncodeError:
+        return False  # half a surrogate pair, as in odd file names
+    if len(plain) > most or not redactor.clear(plain):
         return False
-    if value is UNSET:
-        return True
+    return value is UNSET or _is_harmless_value(value, plain, redactor, most)
+
+
+def _is_harmless_value(value: Any, plain: bytes, redactor: Redactor, most: int) -> bool:
+    """The same of the structured value, beside a harmless text."""
     if not isinstance(value, Raw):
         return False
     encoded = bytes(value)
-    if b"\\" in encoded or len(encoded) > LONG_BYTES:
+    if b"\\" in encoded or len(encoded) > most:
         return False
     if encoded != plain and not redactor.clear(encoded):
         return False

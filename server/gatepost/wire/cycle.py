@@ -4,6 +4,7 @@ import asyncio
 import logging
 from collections.abc import Iterable
 from contextlib import suppress
+from operator import attrgetter
 from typing import Any
 
 from uvicorn._types import ASGIReceiveEvent, ASGISendEvent
@@ -11,15 +12,36 @@ from uvicorn.protocols.http.flow_control import FlowControl
 from uvicorn.protocols.http.httptools_impl import STATUS_LINE, RequestResponseCycle
 
 from gatepost.pledge import Broken, Instead, Pledge
-from gatepost.scope import HELD, INSTEAD, WHOLE_BODY
+from gatepost.scope import HELD, INSTEAD, NO_CONTENT, WHOLE_BODY
 
 Fields = Iterable[tuple[bytes, bytes]]
 
 # What no field may hold (RFC 9110 section 5.5): a line break would begin a field of its own.
 CONTROLS = bytes(set(range(0x20)) - {0x09}) + b"\x7f"
 FRAMING = frozenset({b"content-length", b"transfer-encoding", b"connection"})
+LENGTH_LINE = b"content-length: %d\r\n\r\n"
+BROKEN = b"HTTP/1.1 500 Internal Server Error\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 COPIED_BYTES = 16 * 1024
 """Smaller bodies are copied behind the head: one buffer costs less than several."""
+
+
+class Written:
+    """The lines of fields that are said again and again, the same object each time."""
+
+    def __init__(self) -> None:
+        self.fields: Any = None
+        self.lines = b""
+
+    def renewed(self, fields: Fields) -> bytes | None:
+        """The lines of these from now on; None when uvicorn must judge them."""
+        lines = lines_of(fields)
+        if lines is not None:
+            self.fields, self.lines = fields, lines
+        return lines
+
+
+DATED, SAID = Written(), Written()
+"""What every answer says (uvicorn has another list each second), and what most say beside."""
 
 
 class Nobody:
@@ -86,6 +108,8 @@ class Cycle(RequestResponseCycle):
     """
 
     scope: Any
+    body: Any = b""
+    """As it came, or a bytearray of the pieces that it came in."""
     message_event: Any = NOBODY
     logger = logging.getLogger("uvicorn.error")
     access_log = False
@@ -95,30 +119,31 @@ class Cycle(RequestResponseCycle):
     response_complete = False
     chunked_encoding = None
     expected_content_length = 0
+    waiting_for_100_continue = False
     _start: Any = None
-    _held: tuple[Pledge, tuple[bytes, bytes, bytes]] | None = None
+    _held: tuple[Pledge, tuple[bytes, ...]] | None = None
     """An answer that is whole, and what it waits for."""
 
-    # uvicorn's constructor takes a dozen arguments, most of them always the same; those are above.
-    def __init__(  # noqa: PLR0913  # the parts of a connection that a request needs
-        self,
-        scope: Any,
-        transport: asyncio.Transport,
-        flow: FlowControl,
-        default_headers: list[tuple[bytes, bytes]],
-        *,
-        expect_100_continue: bool,
-        keep_alive: bool,
-        on_response: Any,
-    ) -> None:
+    # What uvicorn's own way asks for, which is the connection's.
+    transport: Any = property(attrgetter("connection.transport"))
+    flow: Any = property(attrgetter("connection.flow"))
+    default_headers: Any = property(attrgetter("connection.server_state.default_headers"))
+    on_response: Any = property(attrgetter("connection.on_response_complete"))
+
+    # uvicorn's constructor takes a dozen arguments: what is always the same stands above.
+    def __init__(self, scope: Any, connection: Any, *, keep_alive: bool) -> None:
         self.scope = scope
-        self.transport = transport
-        self.flow = flow
-        self.default_headers = default_headers
-        self.waiting_for_100_continue = expect_100_continue
+        self.connection = connection
         self.keep_alive = keep_alive
-        self.on_response = on_response
-        self.body = bytearray()
+
+    def add(self, piece: bytes) -> None:
+        """More of the body has come; nearly every one is whole in its first piece."""
+        if not self.body:
+            self.body = piece
+            return
+        if isinstance(self.body, bytes):
+            self.body = bytearray(self.body)
+        self.body += piece
 
     def wake(self) -> None:
         """Something has come: whoever waits for it goes on."""
@@ -146,7 +171,7 @@ class Cycle(RequestResponseCycle):
                 self.message_event.set()
         return await super().receive()
 
-    async def send(self, message: ASGISendEvent) -> None:
+    async def __call__(self, message: ASGISendEvent) -> None:
         """Send the answer, its head together with the first of its body (ASGI, Response Start)."""
         if message["type"] == "http.response.start" and not self.response_started:
             self._start = message
@@ -155,6 +180,8 @@ class Cycle(RequestResponseCycle):
             self.waiting_for_100_continue = False
             return
         start, self._start = self._start, None
+        if self._held is not None:
+            raise RuntimeError(f"the answer is whole already: {message['type']}")
         if start is not None:
             if self._sent_whole(start, message):
                 return
@@ -162,18 +189,46 @@ class Cycle(RequestResponseCycle):
             if (pledge := self.scope[HELD]) is not None:
                 # A long way, or a rare one: an answer that goes out by it waits here.
                 start, message = await self._settled(pledge, start, message)
-            await super().send(start)
-        await super().send(message)
+            await self.send(start)
+        await self.send(message)
+
+    def whole(self, status: int, fields: Fields, body: bytes, stamp: bytes = b"") -> bool:
+        """See `WholeSend`."""
+        if self.response_started or status == NO_CONTENT or not self._is_usual():
+            return False
+        if fields is not SAID.fields and SAID.renewed(fields) is None:
+            return False
+        self.response_started = True
+        self.waiting_for_100_continue = False
+        self._leave((STATUS_LINE[status], SAID.lines, stamp), body)
+        return True
 
     async def run_asgi(self, app: Any) -> None:
-        """Run the application for this request; as uvicorn, but an answer may be held back."""
-        on_response = self.on_response
-        await super().run_asgi(app)
-        if self._held is not None:
-            self.on_response = on_response
-            pledge, _ = self._held
-            self.response_complete = False
-            pledge.then(self._release)
+        """
+        Run the application for this request.
+
+        What it raises is the task's, and so is the connection's end then (`over`): the app answers
+        its own failures, and a coroutine around it would cost every request as much as its parser.
+        """
+        await app(self.scope, self.receive, self)
+        if not self.response_complete and self._held is None and not self.disconnected:
+            self._break("The application returned without completing the answer.")
+
+    def over(self, task: "asyncio.Task[None]") -> None:
+        """The task that ran the application has ended."""
+        self.connection.tasks.discard(task)
+        if task.cancelled():
+            self._break("The application was stopped.")
+        elif (error := task.exception()) is not None:
+            self._break("The application failed.", error)
+
+    def _break(self, why: str, error: BaseException | None = None) -> None:
+        """End a connection on which an answer is missing: half of one must not pass for a whole."""
+        self.logger.error(why, exc_info=error)
+        if not (self.response_complete or self._held or self.disconnected):
+            if not self.response_started or self._start is not None:
+                self.transport.write(BROKEN)
+            self.transport.close()
 
     def _release(self) -> None:
         """What the answer had to wait for is settled."""
@@ -183,40 +238,56 @@ class Cycle(RequestResponseCycle):
         pledge, lines = held
         if not pledge.kept and (instead := self.scope.get(INSTEAD)) is not None:
             answer: Instead = instead()
-            fields = ((b"content-length", b"%d" % len(answer.body)), *answer.fields)
-            head = head_of(fields, self.default_headers, len(answer.body))
+            head, length = lines_of(answer.fields), LENGTH_LINE % len(answer.body)
             if head is None:
                 raise AssertionError("an answer of ours has fields that can be written")
-            lines = (STATUS_LINE[answer.status], head, answer.body)
+            lines = (STATUS_LINE[answer.status], head, self._common(), length, answer.body)
         self._write(lines)
         if not self.keep_alive:
             # A stop has begun meanwhile.
             self.transport.close()
 
+    def _is_usual(self) -> bool:
+        """Whether nothing about the connection or the request asks for a longer way."""
+        return not (
+            not self.keep_alive
+            or self.disconnected
+            or self.connection.flow.write_paused
+            or self.scope["method"] == "HEAD"
+        )
+
     def _sent_whole(self, start: Any, message: Any) -> bool:
-        """Whether this was an answer that one write can hold, and is written."""
+        """Whether these were an answer that one write can hold, and it is on its way."""
         body: bytes = message.get("body", b"")
         if (
             message["type"] != "http.response.body"
             or message.get("more_body")
-            or not self.keep_alive
-            or self.disconnected
-            or self.flow.write_paused
-            or self.scope["method"] == "HEAD"
+            or not self._is_usual()
         ):
             return False
-        head = head_of(start.get("headers", ()), self.default_headers, len(body))
+        fields = undeclared(start.get("headers", ()), len(body))
+        head = None if fields is None else lines_of(fields)
         if head is None:
             return False
-        lines = (STATUS_LINE[start["status"]], head, body)
-        pledge = self.scope[HELD]
+        self._leave((STATUS_LINE[start["status"]], head), body)
+        return True
+
+    def _leave(self, head: tuple[bytes, ...], body: bytes) -> None:
+        """Send an answer that is whole, once what it has to wait for is settled."""
+        lines = (*head, self._common(), LENGTH_LINE % len(body), body)
+        pledge: Pledge | None = self.scope[HELD]
         if pledge is None or pledge.kept:
             self._write(lines)
         else:
-            # Complete for its application, not yet for the connection.
             self._held = (pledge, lines)
-            self.response_complete = True
-        return True
+            pledge.then(self._release)
+
+    def _common(self) -> bytes:
+        """The lines that every answer has, written once for all of a second."""
+        defaults = self.connection.server_state.default_headers
+        if defaults is not DATED.fields:
+            DATED.renewed(defaults)
+        return DATED.lines
 
     async def _settled(self, pledge: Pledge, start: Any, message: Any) -> tuple[Any, Any]:
         """The answer as it may leave, once what it had to wait for is settled."""
@@ -230,31 +301,37 @@ class Cycle(RequestResponseCycle):
             message = {"type": "http.response.body", "body": answer.body}
         return start, message
 
-    def _write(self, lines: tuple[bytes, bytes, bytes]) -> None:
-        if len(lines[2]) < COPIED_BYTES:
-            self.transport.write(b"".join(lines))
+    def _write(self, lines: tuple[bytes, ...]) -> None:
+        connection = self.connection
+        if len(lines[-1]) < COPIED_BYTES:
+            connection.transport.write(b"".join(lines))
         else:
-            self.transport.writelines(lines)
+            connection.transport.writelines(lines)
         self.response_complete = True
-        self.wake()
-        self.on_response()
+        if self.message_event is not NOBODY:
+            self.message_event.set()
+        connection.on_response_complete()
 
 
-def head_of(fields: Fields, defaults: Fields, size: int) -> bytes | None:
-    """The fields of an answer with a body of *size* bytes; None when uvicorn must judge them."""
-    lines = []
-    length = None
-    for field in fields:
-        if field[0] in FRAMING:
-            if field[0] != b"content-length" or length is not None:
-                return None
-            length = field[1]
-        lines.append(b": ".join(field))
-    if length is None or length != str(size).encode():
-        return None
-    lines += map(b": ".join, defaults)
+def lines_of(fields: Fields) -> bytes | None:
+    """The fields of an answer as they are written; None when uvicorn must judge them."""
+    lines = [*map(b": ".join, fields), b""]
     head = b"\r\n".join(lines)
     if len(head.translate(None, CONTROLS)) != len(head) - 2 * (len(lines) - 1):
-        # More of them than the line breaks between the fields.
+        # More of them than the line breaks behind the fields.
         return None
-    return head + b"\r\n\r\n"
+    return head
+
+
+def undeclared(fields: Fields, size: int) -> list[tuple[bytes, bytes]] | None:
+    """The fields but for the length, which must be *size*; None when uvicorn must judge them."""
+    kept = []
+    length = None
+    for field in fields:
+        if field[0] not in FRAMING:
+            kept.append(field)
+        elif field[0] == b"content-length" and length is None:
+            length = field[1]
+        else:
+            return None
+    return kept if length is not None and length == str(size).encode() else None

@@ -9,12 +9,15 @@ import httptools
 from uvicorn.protocols.http.flow_control import HIGH_WATER_LIMIT
 from uvicorn.protocols.http.httptools_impl import HttpToolsProtocol
 
-from gatepost.scope import HEAD_AT_MOST, HELD
+from gatepost.scope import HEAD_AT_MOST, HELD, SAME_HEAD, WHOLE_BODY
 from gatepost.wire.cycle import Cycle, Flow
 from gatepost.wire.deadlines import HeadWatch, IdleWatch, ListenConfig
+from gatepost.wire.known import KnownHead, known
 
 # A request of a few bytes takes kilobytes while it waits, and a packet holds thousands.
 MOST_PIPELINED = 1000
+# A client whose heads never come again (another token with each) is not learnt from each time.
+LEARNT_IN_VAIN, LEARN_AGAIN = 8, 64
 UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 NO_TUNNELS = b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -35,6 +38,11 @@ class FastProtocol(HttpToolsProtocol):
     """The request that pipelined ones wait for."""
     _url = b""
     _target: tuple[str, bytes, bytes] = ("", b"", b"")
+    _known: KnownHead | None = None
+    _in_vain = 0
+    """Heads learnt since one came again."""
+    _messages = 0
+    """Requests that have begun in the present packet."""
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -68,21 +76,58 @@ class FastProtocol(HttpToolsProtocol):
                 cycle.abandon()
 
     def data_received(self, data: bytes) -> None:
-        if self._idle.since is not None:
+        is_idle = self._idle.since is not None
+        # A part of the next head may have come behind the last request, before that was answered.
+        is_between = is_idle and not self._in_head
+        if is_between:
+            known_head = self._known
+            if known_head is not None and (scope := known_head.scope_of(data)) is not None:
+                self._again(scope)
+                return
+        if is_idle:
             # The connection was idle. Bytes that begin no message (line ends are skipped) would
             # otherwise end the idle time and start nothing.
             self._idle.since = None
             self._in_head = True
+        packet = data
         if self._in_head and (b"pgrade:" in data or b"PGRADE:" in data):
             data = without_upgrade(data)
         self._in_body = False
+        self._messages = 0
         self._packet = len(data)
         super().data_received(data)
+        if is_between and data is packet and self._messages == 1:
+            self._learn(data)
         if self._in_head:
             self._watch.count(len(data))
         elif not self._in_body and self._is_waiting():
             # The parser gathers a trailer's value without end, copying it for every packet.
             self._watch.stray(len(data))
+
+    def _again(self, scope: dict[str, Any]) -> None:
+        """Serve a request whose head is known, and whose body came with it."""
+        self._idle.since = None
+        self._in_vain = 0
+        self.cycle = Cycle(scope, self, keep_alive=True)
+        self.cycle.more_body = False
+        self.cycle.body = scope[WHOLE_BODY]
+        self._start_asgi_task(self.cycle, self.app)
+
+    def _learn(self, data: bytes) -> None:
+        """Keep the head of the request that this packet was, if it was one whole request."""
+        cycle = self.cycle
+        if not cycle.keep_alive or WHOLE_BODY not in cycle.scope:
+            return
+        self._in_vain += 1
+        if self._in_vain <= LEARNT_IN_VAIN or self._in_vain % LEARN_AGAIN == 0:
+            self._known = known(data, cycle.scope)
+            if self._known is not None:
+                cycle.scope[SAME_HEAD] = self._known.scope[SAME_HEAD]
+
+    def _start_asgi_task(self, cycle: Any, app: Any) -> None:
+        task = self.loop.create_task(cycle.run_asgi(app))
+        self.tasks.add(task)
+        task.add_done_callback(cycle.over)
 
     def _is_waiting(self) -> bool:
         # uvicorn declares it as always there; where a first head was refused it is None.
@@ -100,6 +145,7 @@ class FastProtocol(HttpToolsProtocol):
 
     def on_message_begin(self) -> None:
         self._in_head = True
+        self._messages += 1
         self._idle.since = None
         self.url = b""
         self.expect_100_continue = False
@@ -129,15 +175,10 @@ class FastProtocol(HttpToolsProtocol):
         scope["headers"] = self.headers
         self.scope = scope
         before: Cycle | None = self.cycle
-        self.cycle = Cycle(
-            scope,
-            self.transport,
-            self.flow,
-            self.server_state.default_headers,
-            expect_100_continue=self.expect_100_continue,
-            keep_alive=version != "1.0" and parser.should_keep_alive(),
-            on_response=self.on_response_complete,
-        )
+        keep_alive = version != "1.0" and parser.should_keep_alive()
+        self.cycle = Cycle(scope, self, keep_alive=keep_alive)
+        if self.expect_100_continue:
+            self.cycle.waiting_for_100_continue = True
         if before is None or before.response_complete:
             self._start_asgi_task(self.cycle, self.app)
         else:
@@ -153,7 +194,7 @@ class FastProtocol(HttpToolsProtocol):
         self._in_body = True
         cycle = self.cycle
         if not cycle.response_complete:
-            cycle.body += body
+            cycle.add(body)
             if len(cycle.body) > HIGH_WATER_LIMIT:
                 self.flow.pause_reading()
             cycle.wake()
@@ -172,7 +213,8 @@ class FastProtocol(HttpToolsProtocol):
         self.server_state.total_requests += 1
         if self.transport.is_closing():
             return
-        self.flow.resume_reading()
+        if self.flow.read_paused:
+            self.flow.resume_reading()
         if self.pipeline:
             waiting = self.pipeline.pop()
             self._ahead = cast("Cycle", waiting[0])

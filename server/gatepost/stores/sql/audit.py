@@ -2,12 +2,25 @@
 
 import asyncio
 import contextlib
-from collections.abc import AsyncIterator, Callable, Sequence
+from collections import Counter
+from collections.abc import AsyncIterator, Callable, Iterable, Iterator, Mapping, Sequence
 from functools import cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import bindparam, delete, func, insert, or_, select, union, update
+from sqlalchemy import (
+    ColumnElement,
+    Select,
+    and_,
+    bindparam,
+    delete,
+    func,
+    insert,
+    not_,
+    select,
+    union,
+    update,
+)
 from sqlalchemy.exc import IntegrityError
 from sqlalchemy.ext.asyncio import AsyncConnection
 
@@ -21,35 +34,62 @@ from gatepost.stores.audit import (
     Link,
     Question,
     Row,
+    Segment,
     Sign,
+)
+from gatepost.stores.segment import (
+    Added,
+    Counts,
+    answers,
+    behind,
+    counted,
+    erased,
+    listed,
+    quoted,
+    remainder,
+    repeated,
 )
 from gatepost.stores.sql.database import Database, told
 from gatepost.stores.sql.tables import (
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
-    AUDIT_RECORDS,
+    AUDIT_SEGMENTS,
     insert_into,
 )
 
-AT_ONCE = 500
-"""Rows that one statement changes or removes."""
+PAGE = 100
+"""Segments that are read at once."""
+FEW = 8
+"""Where the newest answers are wanted, which are mostly in the newest segments."""
 
-_RECORDS, _HEADS, _CHECKPOINTS = AUDIT_RECORDS.c, AUDIT_HEADS.c, AUDIT_CHECKPOINTS.c
-_FIELDS = [_RECORDS[name] for name in Row.__struct_fields__]
+_SEGMENTS, _HEADS, _CHECKPOINTS = AUDIT_SEGMENTS.c, AUDIT_HEADS.c, AUDIT_CHECKPOINTS.c
+_FIELDS = [_SEGMENTS[name] for name in Segment.__struct_fields__]
 _END = [_HEADS[name] for name in Head.__struct_fields__]
 _SIGNED = [_CHECKPOINTS[name] for name in Checkpoint.__struct_fields__]
-_OURS = _RECORDS.tenant == bindparam("its_tenant")
+_OURS = _SEGMENTS.tenant == bindparam("its_tenant")
 
 _BEGIN = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "BEGIN"}
 _HEAD = select(*_END).where(_HEADS.tenant == bindparam("its_tenant"))
 _ALL_HEADS = select(*_END)
 _TENANTS = union(
-    *(select(table.c.tenant) for table in (AUDIT_HEADS, AUDIT_RECORDS, AUDIT_CHECKPOINTS))
+    *(select(table.c.tenant) for table in (AUDIT_HEADS, AUDIT_SEGMENTS, AUDIT_CHECKPOINTS))
 )
-_ROWS = (
+_FROM = (
     select(*_FIELDS)
-    .where(_OURS, _RECORDS.number > bindparam("after"))
-    .order_by(_RECORDS.number)
+    .where(_OURS, _SEGMENTS.first >= bindparam("start"))
+    .order_by(_SEGMENTS.first)
+    .limit(bindparam("most"))
+)
+# From the one on that holds the record behind that number.
+_START = select(func.max(_SEGMENTS.first)).where(_OURS, _SEGMENTS.first <= bindparam("after") + 1)
+_BEHIND = (
+    select(*_FIELDS)
+    .where(
+        _OURS,
+        _SEGMENTS.first >= func.coalesce(_START.scalar_subquery(), bindparam("after")),
+        _SEGMENTS.last > bindparam("after"),
+    )
+    .order_by(_SEGMENTS.first)
     .limit(bindparam("most"))
 )
 _CHECKS = (
@@ -57,12 +97,17 @@ _CHECKS = (
     .where(_CHECKPOINTS.tenant == bindparam("its_tenant"))
     .order_by(_CHECKPOINTS.number)
 )
-_ERASE = (
-    update(AUDIT_RECORDS)
-    .where(_OURS, _RECORDS.number == bindparam("its_number"))
-    .values(side=None, subject=None)
+_CHANGE = (
+    update(AUDIT_SEGMENTS)
+    .where(_OURS, _SEGMENTS.first == bindparam("its_first"))
+    .values(records=bindparam("left"))
 )
-_PRUNE = delete(AUDIT_RECORDS).where(_OURS, _RECORDS.number <= bindparam("through"))
+_CUT = (
+    select(*_FIELDS)
+    .where(_OURS, _SEGMENTS.first <= bindparam("through"), _SEGMENTS.last > bindparam("through"))
+    .order_by(_SEGMENTS.first)
+)
+_PRUNE = delete(AUDIT_SEGMENTS).where(_OURS, _SEGMENTS.first <= bindparam("through"))
 _FORGET = delete(AUDIT_CHECKPOINTS).where(
     _CHECKPOINTS.tenant == bindparam("its_tenant"), _CHECKPOINTS.number < bindparam("through")
 )
@@ -106,42 +151,53 @@ class SqlTrail:
 
     async def rows(self, after: int, limit: int) -> list[Row]:
         """See `TenantTrail`."""
-        which = {"its_tenant": self._tenant, "after": after, "most": limit}
-        return [Row(**row._mapping) for row in await self._database.rows(_ROWS, which)]
+        rows: list[Row] = []
+        while (most := min(limit - len(rows), PAGE)) > 0:
+            page = await self._page(_BEHIND, after=after, most=most)
+            # Not in the loop's thread: a page may be megabytes.
+            rows += await asyncio.to_thread(behind, page, after)
+            if len(page) < most:
+                break
+            after = page[-1].last
+        return rows[:limit]
+
+    async def segments(self, start: int, limit: int) -> list[Segment]:
+        """See `TenantTrail`."""
+        return await self._page(_FROM, start=start, most=limit)
 
     async def find(self, question: Question) -> list[Row]:
         """See `TenantTrail`."""
-        wanted = [_RECORDS.tenant == self._tenant]
-        wanted += [
-            _RECORDS[name] == value
-            for name in ("tool", "subject", "outcome", "kind")
-            if (value := getattr(question, name)) is not None
-        ]
-        if question.text is not None:
-            # As it stands in JSON.
-            text = msgspec.json.encode(question.text)[1:-1].decode()
-            columns = (_RECORDS.body, _RECORDS.side)
-            wanted.append(or_(*(each.icontains(text, autoescape=True) for each in columns)))
-        if question.since is not None:
-            wanted.append(_RECORDS.at >= question.since)
-        if question.until is not None:
-            wanted.append(_RECORDS.at < question.until)
-        if question.before is not None:
-            wanted.append(_RECORDS.number < question.before)
-        newest = select(*_FIELDS).where(*wanted).order_by(_RECORDS.number.desc())
-        return [
-            Row(**row._mapping)
-            for row in await self._database.rows(newest.limit(question.limit), {})
-        ]
+        narrowed = select(*_FIELDS).where(_OURS, *_narrowed(question))
+        newest = narrowed.order_by(_SEGMENTS.first.desc()).limit(bindparam("most"))
+        rows: list[Row] = []
+        older, most = newest, FEW
+        while len(rows) < question.limit:
+            page = await self._page(older, most=most)
+            rows += await asyncio.to_thread(answers, page, question)
+            if len(page) < most:
+                break
+            older = newest.where(_SEGMENTS.first < page[-1].first)
+            most = min(most * 2, PAGE)
+        return rows[: question.limit]
 
     async def count(self, since: int, slice_ms: int) -> list[Count]:
         """See `TenantTrail`."""
-        at = (_RECORDS.at - _RECORDS.at % slice_ms).label("at")
-        key = (at, _RECORDS.kind, _RECORDS.tool, _RECORDS.outcome)
-        wanted = (_RECORDS.tenant == self._tenant, _RECORDS.at >= since)
-        statement = select(*key, func.count().label("records")).where(*wanted).group_by(*key)
-        found = [Count(**row._mapping) for row in await self._database.rows(statement, {})]
-        return sorted(found, key=lambda one: (one.at, one.kind, one.tool, one.outcome))
+        at = _SEGMENTS.since - _SEGMENTS.since % slice_ms
+        within = and_(_SEGMENTS.since >= since, at == _SEGMENTS.until - _SEGMENTS.until % slice_ms)
+        wanted = (_SEGMENTS.tenant == self._tenant, _SEGMENTS.until >= since)
+        said = (func.min(_SEGMENTS.first).label("first"), func.count().label("times"))
+        alike = select(*said, at.label("at"), _SEGMENTS.counts).where(*wanted, within)
+        alike = alike.group_by(at, _SEGMENTS.counts)
+        counts: Counts = Counter()
+        for row in await self._database.rows(alike, {}):
+            counts.update(repeated(**row._mapping))
+        others = select(*_FIELDS).where(*wanted, not_(within)).order_by(_SEGMENTS.first)
+        page = await self._page(others.limit(PAGE))
+        while page:
+            rows = await asyncio.to_thread(behind, page, 0)
+            counts.update(counted(rows, since, slice_ms))
+            page = await self._page(others.where(_SEGMENTS.first > page[-1].first).limit(PAGE))
+        return listed(counts)
 
     async def checkpoints(self) -> list[Checkpoint]:
         """See `TenantTrail`."""
@@ -174,9 +230,20 @@ class SqlTrail:
     async def _erase(self, numbers: Sequence[int], drafts: Sequence[Draft], link: Link) -> None:
         async with transaction(self._database) as connection:
             head = (await locked(connection, [self._tenant]))[self._tenant]
-            which = [{"its_tenant": self._tenant, "its_number": number} for number in numbers]
-            if which:
-                await connection.execute(_ERASE, which)
+            wanted, after = frozenset(numbers), min(numbers, default=0) - 1
+            while after < max(wanted, default=after):
+                which = {"its_tenant": self._tenant, "after": after, "most": PAGE}
+                page = _segments(await connection.execute(_BEHIND, which))
+                changes = [
+                    {"its_tenant": self._tenant, "its_first": one.first, "left": left.records}
+                    for one in page
+                    if (left := erased(one, wanted)) is not one
+                ]
+                if changes:
+                    await connection.execute(_CHANGE, changes)
+                if len(page) < PAGE:
+                    break
+                after = page[-1].last
             await add(connection, {self._tenant: drafts}, {self._tenant: head}, link)
 
     async def _prune(self, through: int, drafts: Sequence[Draft], link: Link) -> None:
@@ -186,9 +253,40 @@ class SqlTrail:
             base = _CHECKPOINTS.tenant == self._tenant, _CHECKPOINTS.number == through
             if (await connection.execute(select(*_SIGNED).where(*base))).first() is None:
                 raise LookupError(through)
+            cut = _segments(await connection.execute(_CUT, which))
             await connection.execute(_PRUNE, which)
+            await put(
+                connection, {self._tenant: [x for one in cut for x in remainder(one, through)]}
+            )
             await connection.execute(_FORGET, which)
             await add(connection, {self._tenant: drafts}, {self._tenant: head}, link)
+
+    async def _page(self, statement: Select[Any], **which: int) -> list[Segment]:
+        values = {"its_tenant": self._tenant, **which}
+        return _segments(await self._database.rows(statement, values))
+
+
+def _segments(rows: Iterable[Any]) -> list[Segment]:
+    return [Segment(*row) for row in rows]
+
+
+def _narrowed(question: Question) -> Iterator[ColumnElement[bool]]:
+    """What segments must be like that hold an answer; more may be."""
+    if question.before is not None:
+        yield _SEGMENTS.first < question.before
+    if question.since is not None:
+        yield _SEGMENTS.until >= question.since
+    if question.until is not None:
+        yield _SEGMENTS.since < question.until
+    for word in (question.kind, question.tool, question.outcome):
+        if word is not None:
+            yield _SEGMENTS.counts.contains(f'"{quoted(word)}"', autoescape=True)
+    if question.subject is not None:
+        # In a side the caller is JSON in JSON.
+        subject = quoted(f'"subject":"{quoted(question.subject)}"')
+        yield _SEGMENTS.records.contains(subject, autoescape=True)
+    if question.text is not None:
+        yield _SEGMENTS.records.icontains(quoted(question.text), autoescape=True)
 
 
 class SqlScribe:
@@ -197,7 +295,7 @@ class SqlScribe:
     def __init__(self, database: Database) -> None:
         self._database = database
 
-    async def write(self, make: Callable[[], Batch], link: Link) -> dict[str, list[Row]]:
+    async def write(self, make: Callable[[], Batch], link: Link) -> dict[str, Sequence[Row]]:
         """See `Scribe`."""
         batch = await asyncio.to_thread(make)
         try:
@@ -217,7 +315,7 @@ class SqlScribe:
     async def aclose(self) -> None:
         """There is nothing of its own to close."""
 
-    async def _write(self, batch: Batch, link: Link) -> dict[str, list[Row]]:
+    async def _write(self, batch: Batch, link: Link) -> dict[str, Sequence[Row]]:
         async with transaction(self._database) as connection:
             heads = await locked(connection, sorted(batch))
             return await add(connection, batch, heads, link)
@@ -260,20 +358,28 @@ async def locked(connection: AsyncConnection, tenants: Sequence[str]) -> dict[st
 
 async def add(
     connection: AsyncConnection, batch: Batch, heads: dict[str, Head | None], link: Link
-) -> dict[str, list[Row]]:
+) -> dict[str, Sequence[Row]]:
     """Put drafts behind the heads."""
-    written: dict[str, list[Row]] = {}
+    made: dict[str, list[Segment]] = {}
     after: list[Head] = []
-    values: list[dict[str, Any]] = []
     for tenant, drafts in batch.items():
-        rows, head = link(tenant, heads[tenant], drafts)
-        written[tenant] = rows
+        made[tenant], head = link(tenant, heads[tenant], drafts)
         after.append(head)
-        values += [{"tenant": tenant, **msgspec.structs.asdict(row)} for row in rows]
-    if values:
-        await connection.execute(insert(AUDIT_RECORDS), values)
+    if after:
+        await put(connection, made)
         await keep(connection, after)
-    return written
+    return {tenant: Added(segments) for tenant, segments in made.items()}
+
+
+async def put(connection: AsyncConnection, made: Mapping[str, Sequence[Segment]]) -> None:
+    """Add segments."""
+    values = [
+        {"tenant": tenant, **msgspec.structs.asdict(segment)}
+        for tenant, segments in made.items()
+        for segment in segments
+    ]
+    if values:
+        await connection.execute(insert(AUDIT_SEGMENTS), values)
 
 
 async def keep(connection: AsyncConnection, heads: Sequence[Head]) -> None:

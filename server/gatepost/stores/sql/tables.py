@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0005"
+REVISION = "0006"
 """The newest of the migrations, which these tables equal."""
 
 
@@ -204,23 +204,19 @@ CUTOFFS = Table(
     Index(None, "expires_at"),
 )
 
-AUDIT_RECORDS = Table(
-    "audit_records",
+AUDIT_SEGMENTS = Table(
+    "audit_segments",
     METADATA,
     Column("tenant", Exact, primary_key=True),
-    Column("number", BigInteger, primary_key=True, autoincrement=False),
-    Column("at", BigInteger, nullable=False),
-    Column("kind", Exact, nullable=False),
-    Column("tool", Exact, nullable=False),
-    Column("outcome", Exact, nullable=False),
-    Column("subject", Exact),
+    Column("first", BigInteger, primary_key=True, autoincrement=False),
+    Column("last", BigInteger, nullable=False),
+    Column("since", BigInteger, nullable=False),
+    Column("until", BigInteger, nullable=False),
     # JSON, which has no NUL and no half surrogate pair.
-    Column("body", Text, nullable=False),
-    Column("side", Text),
-    Column("hash", LargeBinary, nullable=False),
-    Index(None, "tenant", "at"),
-    # Records come in the order of their key and are read in it.
-    sqlite_with_rowid=False,
+    Column("counts", Text, nullable=False),
+    # Behind the others: SQLite reads these without what overflows a page.
+    Column("records", Text, nullable=False),
+    Index(None, "tenant", "until"),
 )
 
 AUDIT_HEADS = Table(

@@ -1,0 +1,203 @@
+"""The writer of a SQLite file: one statement a batch, never behind an end that it does not know."""
+
+import asyncio
+import sqlite3
+import threading
+from collections.abc import AsyncIterator
+from pathlib import Path
+
+import pytest
+
+from gatepost.stores.api import StoreUnavailable
+from gatepost.stores.audit import Batch
+from gatepost.stores.segment import MOST_BYTES
+from gatepost.stores.sql import scribe as module
+from gatepost.stores.sql.records import SqlRecords, opened
+from gatepost.stores.sql.scribe import MOST_AT_ONCE, Writer
+from tests.contract.test_trail import draft, link, sign
+
+LONG = 20.0
+
+
+@pytest.fixture
+async def file(tmp_path: Path) -> AsyncIterator[SqlRecords]:
+    """A database whose tenants `acme` and `globex` have a record each."""
+    records = await opened(f"sqlite:///{tmp_path}/records.db")
+    await write(records, {"acme": [draft()], "globex": [draft()]})
+    yield records
+    await records.aclose()
+
+
+async def write(records: SqlRecords, batch: Batch) -> None:
+    await records.scribe.write(lambda: batch, link)
+
+
+async def numbers(records: SqlRecords, tenant: str = "acme") -> list[int]:
+    return [row.number for row in await records.of(tenant).trail.rows(0, 1000)]
+
+
+def test_a_batch_is_one_statement(tmp_path: Path) -> None:
+    """However many records and tenants: at each the interpreter's lock may be gone for long."""
+    path = f"{tmp_path}/records.db"
+    asyncio.run(made(path))
+    writer, told = Writer(path), list[str]()
+    batch = {"acme": [draft()] * 25, "globex": [draft()] * 3}
+    writer.write(lambda: batch, link)
+    connection = writer._connection
+    assert connection is not None
+    connection.set_trace_callback(told.append)
+    added = writer.write(lambda: batch, link)
+    writer.close()
+
+    assert len({*told}) == 1  # told again at each step of its trigger
+    assert [(len(rows), rows[-1].number) for rows in added.values()] == [(25, 50), (3, 6)]
+
+
+async def made(path: str) -> None:
+    """The tables."""
+    await (await opened(f"sqlite:///{path}")).aclose()
+
+
+@pytest.mark.parametrize("times", [1, 2])
+async def test_more_than_one_statement_takes_is_written_together(
+    file: SqlRecords, times: int
+) -> None:
+    """Many tenants, and many bytes of one of them, the first time and after that."""
+    names = [f"t{number}" for number in range(2 * MOST_AT_ONCE)]
+    long = draft(reason="x" * (MOST_BYTES // 3))
+    for _ in range(times):
+        await write(file, {name: [draft()] for name in names} | {"acme": [long] * 10})
+
+    assert await numbers(file) == [*range(1, 10 * times + 2)]
+    assert [await numbers(file, name) for name in names] == [[*range(1, times + 1)]] * len(names)
+    assert all(
+        len(one.records) < 2 * MOST_BYTES for one in await file.of("acme").trail.segments(0, 99)
+    )
+
+
+async def test_what_another_process_wrote_is_gone_behind(file: SqlRecords, tmp_path: Path) -> None:
+    """No tenant's part of a batch is written twice, or behind an end that is none any more."""
+    other = await opened(f"sqlite:///{tmp_path}/records.db")
+    await write(other, {"globex": [draft()]})
+    await write(file, {"acme": [draft()], "globex": [draft()]})
+    await other.aclose()
+
+    assert (await numbers(file), await numbers(file, "globex")) == ([1, 2], [1, 2, 3])
+
+
+async def test_a_checkpoint_stays_known(file: SqlRecords) -> None:
+    """It moves nothing but what the head says of it, and the next batch must not undo that."""
+    await file.of("acme").trail.check(sign)
+    await write(file, {"acme": [draft()]})
+    head = await file.of("acme").trail.head()
+
+    assert head is not None
+    assert (head.number, head.checkpoint, head.seal) == (2, 1, b"seal")
+
+
+@pytest.mark.parametrize(
+    "change", ["number = 0", "hash = x'00'", "pruned = 1", "checkpoint = 1", "seal = x'00'"]
+)
+async def test_a_head_that_somebody_changed_is_shown_to_the_linker(
+    file: SqlRecords, tmp_path: Path, change: str
+) -> None:
+    """Who is the one to find out; what the writer remembers must not cover it up."""
+    intruder = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
+    intruder.execute(f"UPDATE audit_heads SET {change} WHERE tenant = 'acme'")  # noqa: S608  # ours
+    there = intruder.execute("SELECT * FROM audit_heads WHERE tenant = 'acme'").fetchone()
+    intruder.close()
+    shown = []
+
+    def stop(*told: object) -> None:
+        shown.append(told[1])
+        if len(shown) == 2:
+            raise LookupError
+
+    def looking(*told: object) -> object:
+        stop(*told)
+        return link(*told)  # type: ignore[arg-type]  # what it was called with
+
+    with pytest.raises(LookupError):
+        await file.scribe.write(lambda: {"acme": [draft()]}, looking)  # type: ignore[arg-type]  # the same
+    found = shown[1]
+
+    assert tuple(getattr(found, name) for name in found.__struct_fields__) == there  # type: ignore[attr-defined]  # a head
+
+
+async def test_a_file_that_is_gone_keeps_no_record(file: SqlRecords, tmp_path: Path) -> None:
+    """SQLite would acknowledge on in the removed file; when it is back, so is the record."""
+    path, aside = tmp_path / "records.db", tmp_path / "aside.db"
+    path.rename(aside)
+    with pytest.raises(StoreUnavailable, match="gone or another"):
+        await write(file, {"acme": [draft()]})
+    aside.rename(path)
+    await write(file, {"acme": [draft()]})
+
+    assert await numbers(file) == [1, 2]
+
+
+async def test_a_writer_that_hangs_is_an_outage(
+    file: SqlRecords, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Told in time; what it has begun ends by itself, and what comes then is behind it."""
+    monkeypatch.setattr(module, "ANSWER_S", 0.1)
+    go = threading.Event()
+
+    def slow() -> Batch:
+        go.wait(LONG)
+        return {"acme": [draft(7)]}
+
+    with pytest.raises(StoreUnavailable, match="in time"):
+        await file.scribe.write(slow, link)
+    async with asyncio.timeout(LONG):
+        await file.scribe.aclose()
+    go.set()
+    monkeypatch.setattr(module, "ANSWER_S", LONG)
+    with pytest.raises(StoreUnavailable, match="closed"):
+        await write(file, {"acme": [draft()]})
+
+
+async def test_who_stops_waiting_leaves_the_batch_to_be_written(file: SqlRecords) -> None:
+    """Cancelled while the thread is at it; whoever is next hears of their own batch."""
+    began, go = threading.Event(), threading.Event()
+
+    def slow() -> Batch:
+        began.set()
+        go.wait(LONG)
+        return {"acme": [draft(7)]}
+
+    writing = asyncio.ensure_future(file.scribe.write(slow, link))
+    await asyncio.to_thread(began.wait, LONG)
+    writing.cancel()
+    go.set()
+    await write(file, {"acme": [draft(8)]})
+
+    assert writing.cancelled()
+    assert [row.at for row in await file.of("acme").trail.rows(1, 9)] == [7, 8]
+
+
+def test_a_loop_that_ends_meanwhile_hears_nothing(tmp_path: Path) -> None:
+    """The thread goes on with whoever is next."""
+    path = f"{tmp_path}/records.db"
+    asyncio.run(made(path))
+    writer, done, go = Writer(path), threading.Event(), threading.Event()
+
+    def slow() -> Batch:
+        go.wait(LONG)
+        return {"acme": [draft()]}
+
+    async def leave() -> module.Job:
+        return module.Job(lambda: writer.write(slow, link))
+
+    job = asyncio.run(leave())
+
+    def run() -> None:
+        with job:
+            job.work()
+        writer.close()
+        done.set()
+
+    threading.Thread(target=run, daemon=True).start()
+    go.set()
+
+    assert done.wait(LONG)
