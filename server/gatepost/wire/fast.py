@@ -76,12 +76,15 @@ class FastProtocol(HttpToolsProtocol):
                 cycle.abandon()
 
     def data_received(self, data: bytes) -> None:
-        was_idle = self._idle.since is not None
-        if was_idle:
+        is_idle = self._idle.since is not None
+        # A part of the next head may have come behind the last request, before that was answered.
+        is_between = is_idle and not self._in_head
+        if is_between:
             known_head = self._known
             if known_head is not None and (scope := known_head.scope_of(data)) is not None:
                 self._again(scope)
                 return
+        if is_idle:
             # The connection was idle. Bytes that begin no message (line ends are skipped) would
             # otherwise end the idle time and start nothing.
             self._idle.since = None
@@ -93,7 +96,7 @@ class FastProtocol(HttpToolsProtocol):
         self._messages = 0
         self._packet = len(data)
         super().data_received(data)
-        if was_idle and data is packet and self._messages == 1:
+        if is_between and data is packet and self._messages == 1:
             self._learn(data)
         if self._in_head:
             self._watch.count(len(data))

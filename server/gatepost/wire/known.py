@@ -63,11 +63,14 @@ def known(data: bytes, scope: dict[str, Any]) -> KnownHead | None:
     where the same bytes need not mean the same again.
     """
     body: bytes = scope[WHOLE_BODY]
-    head = data[: len(data) - len(body)]
+    head, end, rest = data.partition(b"\r\n\r\n")
+    head += end
     fields = [name for name, _ in scope["headers"]]
     if (
         scope["http_version"] != "1.1"
-        or not head.endswith(b"\r\n\r\n")
+        # The parser skips line ends before a request and behind it. Cut off by its length, a body
+        # with an empty line in it would be split there, and its next one take in what follows it.
+        or len(rest) != len(body)
         or not UNUSUAL.isdisjoint(fields)
         or fields.count(LENGTH) != 1
     ):

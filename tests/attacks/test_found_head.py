@@ -1,0 +1,67 @@
+"""What an adversary found where a head that comes again is not parsed; each stays found."""
+
+from collections.abc import AsyncIterator
+
+import pytest
+
+from gatepost.wire.fast import FastProtocol
+from tests.server.test_known import app, post, told, warmed
+from tests.server.wire import connected, serving
+
+
+@pytest.fixture(scope="module")
+async def port() -> AsyncIterator[int]:
+    async with serving(app, FastProtocol) as port:
+        yield port
+
+
+@pytest.mark.requirement("P3")
+async def test_a_known_head_within_another_head_is_a_part_of_that(port: int) -> None:
+    """
+    Behind a request came half of the next head, and its end was taken for a request of its own:
+    the connection counts as idle once all that is whole is answered.
+    """
+    async with connected(port) as wire:
+        await warmed(wire)
+        await wire.send(post(b"first") + b"GET /other HTTP/1.1\r\nX-Part: ")
+        assert (await told(wire))["path"] == "/mcp"
+        await wire.send(post(b"first"))
+        found = await told(wire)
+
+    assert (found["path"], found["body"]) == ("/other", "first")
+    assert found["headers"][0] == ["x-part", "POST /mcp?q=1 HTTP/1.1"]
+
+
+@pytest.mark.requirement("P3")
+async def test_the_end_of_a_head_is_not_learnt_with_the_next_request(port: int) -> None:
+    """A packet that ended one request and brought another one whole stood for the second alone."""
+    parts = b"GET /other HTTP/1.1\r\nHost: h\r\nX-Part: ", b"1\r\n\r\n" + post(b"second")
+    async with connected(port) as wire:
+        await warmed(wire)
+        for _ in range(3):
+            await wire.send(post(b"first") + parts[0])
+            assert (await told(wire))["body"] == "first"
+            await wire.send(parts[1])
+            assert [(await told(wire))["path"] for _ in range(2)] == ["/other", "/mcp"]
+
+
+@pytest.mark.requirement("P3")
+async def test_a_body_with_an_empty_line_does_not_lengthen_the_head(port: int) -> None:
+    """
+    With line ends behind it, which the parser skips, its beginning was learnt as the head's end:
+    the next such body took in as many bytes of the request behind it.
+    """
+    body, behind = b"ab\r\n\r\n{}", b"\r\n\r\n\r\n"
+    split = b"GET /o", b"ther HTTP/1.1\r\nHost: h\r\n\r\n"
+    assert len(split[0]) == len(behind) == body.index(b"{")
+
+    async with connected(port) as wire:
+        await warmed(wire)
+        await wire.send(post(body) + behind)
+        assert (await told(wire))["body"] == body.decode()
+        await wire.send(post(body))
+        assert (await told(wire))["body"] == body.decode()
+        await wire.send(post(body) + split[0])
+        assert (await told(wire))["body"] == body.decode()
+        await wire.send(split[1])
+        assert (await told(wire))["path"] == "/other"
