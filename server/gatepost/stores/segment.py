@@ -9,7 +9,7 @@ time, and each row has its places in the indexes.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import overload
 
 import msgspec
@@ -194,9 +194,9 @@ def behind(found: Iterable[Segment], after: int) -> list[Row]:
     return [row for one in found for row in rows_of(one) if row.number > after]
 
 
-def erased(segment: Segment, numbers: frozenset[int]) -> Segment:
+def erased(segment: Segment, numbers: Set[int]) -> Segment:
     """The segment without the sides of these records; itself where it has none of them."""
-    if numbers.isdisjoint(range(segment.first, segment.last + 1)):
+    if not any(segment.first <= number <= segment.last for number in numbers):
         return segment
     rows = [
         msgspec.structs.replace(row, side=None) if row.number in numbers else row
@@ -259,13 +259,18 @@ def quoted(text: str) -> str:
     return _encode(text.encode("utf-8", "backslashreplace").decode())[1:-1].decode()
 
 
-def counted(rows: Iterable[Row], since: int, slice_ms: int) -> Counts:
+def summed(found: Iterable[Segment], since: int, slice_ms: int) -> Counts:
     """How many there are since a time, by slice and sort."""
-    return Counter(
-        (row.at // slice_ms * slice_ms, row.kind, row.tool, row.outcome)
-        for row in rows
-        if row.at >= since
-    )
+    counts: Counts = Counter()
+    for one in found:
+        at = one.since - one.since % slice_ms
+        if one.since >= since and at == one.until - one.until % slice_ms:
+            counts.update(repeated(one.first, one.counts, at, 1))
+            continue
+        for row in rows_of(one):
+            if row.at >= since:
+                counts[row.at - row.at % slice_ms, row.kind, row.tool, row.outcome] += 1
+    return counts
 
 
 def repeated(first: int, counts: str, at: int, times: int) -> Counts:
