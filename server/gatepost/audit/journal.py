@@ -207,7 +207,7 @@ class Journal:
             entries = await self._missing(entries)
         now, settings, lost = (self._clock(), perf_counter()), self.settings, self._lost
         if is_light(entries):
-            # A third of a millisecond for thirty calls. In the other thread it would take twice
+            # A seventh of a millisecond for thirty calls. In the other thread it would take twice
             # that, as both want the interpreter's lock all the while.
             made.update(self._clerk.drafts(entries, now, settings))
 
