@@ -1,11 +1,18 @@
 """What an adversary found where a head that comes again is not parsed; each stays found."""
 
+import gc
+import weakref
 from collections.abc import AsyncIterator
 
 import pytest
+from starlette.types import Receive, Scope, Send
 
+from gatepost.edge.edge import respond
+from gatepost.scope import SAME_HEAD
 from gatepost.wire.fast import FastProtocol
-from tests.server.test_known import app, post, told, warmed
+from gatepost.wire.known import MOST_KEPT_BYTES
+from tests.server.front import Front
+from tests.server.test_known import END, app, post, told, warmed
 from tests.server.wire import connected, serving
 
 
@@ -65,3 +72,49 @@ async def test_a_body_with_an_empty_line_does_not_lengthen_the_head(port: int) -
         assert (await told(wire))["body"] == body.decode()
         await wire.send(split[1])
         assert (await told(wire))["path"] == "/other"
+
+
+class Trace:
+    """Lies in a request's scope, and is gone when that is."""
+
+
+@pytest.mark.requirement("P3")
+async def test_nothing_of_a_request_outlives_its_connection() -> None:
+    """
+    What the checks remember of a head led to the last request with it, body and token, and that
+    to the head again: a circle through a record that the collector does not follow. Each
+    connection left a quarter of a megabyte for ever, of anybody who had sent two requests.
+    """
+    traces: weakref.WeakSet[Trace] = weakref.WeakSet()
+    known = []
+    front = Front()
+
+    async def leaves_one(scope: Scope, receive: Receive, send: Send) -> None:
+        scope["trace"] = trace = Trace()
+        traces.add(trace)
+        known.append(SAME_HEAD in scope)
+        await respond(send, 200, END)
+
+    front.edge.app = leaves_one
+    front.edge.checks = front.edge.checks[2:3]
+    async with serving(front.edge, FastProtocol) as port:
+        async with connected(port) as wire:
+            for field in (b"X-A: 1", b"X-A: 1", b"X-A: 1", b"X-A: 2", b"X-A: 1"):
+                await wire.send(post(b"first", field))
+                await wire.until(END)
+            gc.collect()
+            assert len(traces) == 1, "the connection has its last request, and no other"
+        assert known == [False, True, True, True, True]
+    await front.log.aclose()
+    gc.collect()
+
+    assert len(traces) == 0
+
+
+async def test_a_large_head_is_not_kept_on_an_idle_connection(port: int) -> None:
+    """Anybody may send one, to thousands of connections; a client's own is a few kilobytes."""
+    for size, times in ((MOST_KEPT_BYTES - 200, [1, 1, 2]), (MOST_KEPT_BYTES, [1, 1, 1])):
+        async with connected(port) as wire:
+            for expected in times:
+                await wire.send(post(b"first", b"X-Large: " + b"a" * size))
+                assert (await told(wire))["times"] == expected

@@ -70,12 +70,10 @@ class Seen(NamedTuple):
     settled: Mapping[str, Any]
     """What the checks left in the scope."""
     request: Request
-    """
-    As it passed; it serves all with that head, one after another, and lets go of its scope when
-    the next one comes or the connection ends, as the connection itself does.
-    """
+    """As it passed; it serves all with that head, one after another."""
 
 
+NOTHING: Scope = {}
 SETTLED = (FOLDED, "headers", "client", "scheme")
 
 
@@ -167,6 +165,9 @@ class Edge:
         except (Exception, asyncio.CancelledError) as raised:  # noqa: BLE001 - the last resort
             await self._refuse(request, request_id, raised, answer)
         finally:
+            # It may stay with its head, which the scope leads to: that would be a circle, which
+            # nobody finds, and the body with it.
+            request.scope = NOTHING
             self._append(
                 (
                     wall,

@@ -173,7 +173,6 @@ class FastProtocol(HttpToolsProtocol):
             self._url = self.url
         scope["path"], scope["raw_path"], scope["query_string"] = self._target
         scope["headers"] = self.headers
-        self.scope = scope
         before: Cycle | None = self.cycle
         keep_alive = version != "1.0" and parser.should_keep_alive()
         self.cycle = Cycle(scope, self, keep_alive=keep_alive)

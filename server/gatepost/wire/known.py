@@ -8,6 +8,8 @@ from gatepost.scope import HEAD_AT_MOST, SAME_HEAD, WHOLE_BODY
 LENGTH = b"content-length"
 # With a look ahead, so that of two such lines both are found.
 LENGTH_LINE = re.compile(rb"\r\ncontent-length:[ \t]*([0-9]{1,18})(?=\r\n)", re.IGNORECASE)
+# It is kept while its connection is idle, beside the fields: a stranger's need not be.
+MOST_KEPT_BYTES = 16 * 1024
 # What makes a request more than a head and a body of that length.
 UNUSUAL = frozenset({b"transfer-encoding", b"expect", b"upgrade"})
 
@@ -23,30 +25,31 @@ class KnownHead:
     what whoever looks at a head wants to remember of it.
     """
 
-    __slots__ = ("_after", "_before", "_digits", "_place", "_whole", "scope")
+    __slots__ = ("_digits", "_end", "_place", "_start", "_whole", "scope")
 
     def __init__(self, head: bytes, found: re.Match[bytes], scope: dict[str, Any]) -> None:
         self.scope = scope
         self._whole, self._digits = head, found[1]
-        self._before, self._after = head[: found.start(1)], head[found.end(1) :]
+        self._start, self._end = found.span(1)
         self._place = [name for name, _ in scope["headers"]].index(LENGTH)
 
     def scope_of(self, data: bytes) -> dict[str, Any] | None:
         """The scope of the request that *data* is, with its body; None where that is another."""
-        if data.startswith(self._whole):
-            digits, begin = self._digits, len(self._whole)
+        whole = self._whole
+        if data.startswith(whole):
+            digits, begin = self._digits, len(whole)
         else:
-            begin = len(self._before)
+            begin = self._start
             end = data.find(b"\r", begin, begin + 20)
             digits = data[begin : max(end, begin)]
             begin += len(digits)
             if not (
                 digits.isdigit()
-                and data.startswith(self._before)
-                and data.startswith(self._after, begin)
+                and data.startswith(whole[: self._start])
+                and data.startswith(whole[self._end :], begin)
             ):
                 return None
-            begin += len(self._after)
+            begin += len(whole) - self._end
         if len(data) - begin != int(digits):
             return None
         scope = self.scope.copy()
@@ -71,6 +74,7 @@ def known(data: bytes, scope: dict[str, Any]) -> KnownHead | None:
         # The parser skips line ends before a request and behind it. Cut off by its length, a body
         # with an empty line in it would be split there, and its next one take in what follows it.
         or len(rest) != len(body)
+        or len(head) > MOST_KEPT_BYTES
         or not UNUSUAL.isdisjoint(fields)
         or fields.count(LENGTH) != 1
     ):
