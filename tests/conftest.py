@@ -1,9 +1,13 @@
 """Fixtures that every test may use, and the list of requirements that tests name."""
 
 import asyncio
-from collections.abc import Iterator
+import gc
+import logging
+from collections.abc import Generator, Iterator
+from typing import Any
 
 import pytest
+import structlog
 from hypothesis import HealthCheck, settings
 
 from gatepost.stores.sql.records import migrate
@@ -16,6 +20,21 @@ settings.load_profile("gatepost")
 
 NAMED_REQUIREMENTS = pytest.StashKey[dict[str, set[str]]]()
 """Ids in `requirement` marks → the folders of tests with them, those that are deselected too."""
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_collection() -> Generator[None, object, object]:
+    """
+    Look for no garbage among the tests: a third of collecting them went into that.
+
+    They stay to the end, so nothing looks through them later either.
+    """
+    gc.disable()
+    try:
+        return (yield)
+    finally:
+        gc.freeze()
+        gc.enable()
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -44,6 +63,27 @@ def pytest_runtest_makereport(item: pytest.Item) -> Iterator[None]:
     report = (yield).get_result()
     if report.skipped and not hasattr(report, "wasxfail") and item.config.option.no_skips:
         report.outcome = "failed"
+
+
+@pytest.fixture(scope="module", autouse=True)
+def logging_of_its_own() -> Iterator[None]:
+    """
+    A command that runs in this process sets up logging; the tests of other files hear as before.
+
+    A logger that remembers what it was first used with would stay deaf for them.
+    """
+    root, configure = logging.getLogger(), structlog.configure
+    handlers, level, before = root.handlers, root.level, structlog.get_config()
+
+    def forgetful(**settings: Any) -> None:
+        configure(**settings | {"cache_logger_on_first_use": False})
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(structlog, "configure", forgetful)
+        yield
+    root.handlers = handlers
+    root.setLevel(level)
+    configure(**before)
 
 
 @pytest.fixture(scope="session")

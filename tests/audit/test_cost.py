@@ -2,7 +2,7 @@
 
 from time import perf_counter
 
-from gatepost.audit.entry import drafts_of
+from gatepost.audit.clerk import Clerk
 from gatepost.audit.journal import Journal
 from gatepost.audit.record import decode_side
 from gatepost.audit.settings import AuditSettings
@@ -15,9 +15,9 @@ from tests.audit.shelf import person
 from tests.audit.toolset import pack
 from tests.support.steps import steps
 
-MOST_STEPS = 6
+MOST_STEPS = 5
 RECORDS = 32
-MOST_WRITER_STEPS = 150
+MOST_WRITER_STEPS = 112
 
 
 def a_call(size: int) -> Call:
@@ -32,7 +32,7 @@ async def test_a_call_leaves_a_tuple_and_goes_on() -> None:
     short, long = (a_call(size) for size in (10, 1_000_000))
     guards = [Guard(redaction, long, pack.tools["write"])]
     began = perf_counter()
-    journal.ended(short, began, guards, None)  # the first of a batch sets its timer
+    journal.ended(short, began, guards, None)  # the first of a batch begins it
     taken = [steps(lambda: journal.ended(call, began, guards, None)) for call in (short, long)]  # noqa: B023  # at once
     await journal.aclose()
 
@@ -47,8 +47,9 @@ def test_a_record_costs_the_writer_a_bounded_number_of_steps() -> None:
         call = a_call(10)
         guard = Guard(redaction, call, pack.tools["write"], checked=True)
         entries.append((call, 1.0, 2.0, [guard], None))
+    clerk, now = Clerk(), (3.0, 3.0)
     made: list[Draft] = []
-    taken = steps(lambda: made.extend(*drafts_of(entries, (3.0, 3.0), AuditSettings()).values()))
+    taken = steps(lambda: made.extend(*clerk.drafts(entries, now, AuditSettings()).values()))
     sides = [decode_side(draft.side or "") for draft in made]
     salts = {salt for side in sides for salt, _ in side.values()}
 

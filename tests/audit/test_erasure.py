@@ -11,6 +11,7 @@ from gatepost.audit.record import Person
 from gatepost.audit.trail import Trail
 from gatepost.keyring import KeyRing, create, rotate
 from gatepost.stores.audit import Question
+from gatepost.stores.sql.sqlite import let_go
 from tests.audit.loot import loot
 from tests.audit.shelf import ISSUER, Shelf, person, shelf, tamper
 
@@ -176,6 +177,23 @@ async def test_rotated_keys_go_on_proving(url: str, tmp_path: Path) -> None:
 
     assert len({json.loads(each.statement)["key"] for each in signed}) == 3
     assert (seen.bad, seen.records) == (None, 7)
+
+
+@pytest.mark.requirement("AU4")
+async def test_what_was_erased_stands_in_no_page_of_the_file(tmp_path: Path) -> None:
+    """Neither beside what was written together with it, nor in room that is free now."""
+    file = tmp_path / "records.db"
+    url = f"sqlite:///{file}"
+    async with shelf(url) as one:
+        for _ in range(4):
+            await one.together(*["alice", "carol"] * 20)
+        let_go(url)
+        before = file.read_bytes().count(b"carol")
+        await one.erasure.erase_subject("acme", ISSUER, "carol")
+    let_go(url)
+    after = file.read_bytes()
+
+    assert (before, after.count(b"carol"), after.count(b"alice")) == (80, 0, 80)
 
 
 async def test_what_was_erased_is_found_no_more(url: str) -> None:

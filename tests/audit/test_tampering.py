@@ -6,8 +6,10 @@ from collections.abc import Callable, Iterable
 import msgspec
 import pytest
 
+from gatepost.stores.audit import Question
+from gatepost.stores.segment import Damaged
 from tests.audit.loot import Loot, another, drop, gone, loot, moved, part, restored, update
-from tests.audit.shelf import changed, shelf, tamper
+from tests.audit.shelf import ISSUER, changed, shelf, tamper
 
 Act = Callable[[Loot], Iterable[str]]
 
@@ -308,3 +310,24 @@ async def test_verify_may_look_while_servers_write(url: str) -> None:
         await writing
 
     assert set(seen) == {None}
+
+
+@pytest.mark.parametrize("records", ["", "[nonsense]", "[" * 9999 + "]" * 9999])
+async def test_what_nobody_can_read_is_not_passed_over(url: str, records: str) -> None:
+    """Whoever asks for it hears that, and is told what names the record; nothing is half done."""
+    async with shelf(url) as one:
+        await one.fill()
+        at = await loot(one, url)
+        await tamper(url, at.set(6, records=records))
+        trail = one.records.of("acme").trail
+        for work in (
+            lambda: trail.rows(5, 1),
+            lambda: trail.find(Question(kind="approval")),
+            lambda: trail.count(0, 1),
+            lambda: one.erasure.erase_subject("acme", ISSUER, "alice"),
+        ):
+            with pytest.raises(Damaged, match="from 6 on: `gatepost audit verify`"):
+                await work()
+        readable = await trail.rows(8, 9)
+
+    assert readable == at.rows[8:]

@@ -6,6 +6,7 @@ import pytest
 from pydantic import Field
 
 from gatepost import CallContext, Pack
+from gatepost.scope import SAME_HEAD
 from tests.support import offers
 from tests.support.mcp import JSON, META, VERSION, Client, a_caller, message
 
@@ -50,6 +51,30 @@ async def test_mcp_method_must_be_the_bodys_method(client: Client, value: str | 
 
     assert response.error == (400, -32020)
     assert response.json["id"] == 7
+
+
+@pytest.mark.requirement("H-08", "H-09")
+async def test_a_head_that_comes_again_is_held_against_each_body(client: Client) -> None:
+    """It is read once for all requests of its connection, which may be about anything."""
+    client.scope = {SAME_HEAD: {}}
+    asked = [
+        ("tools/call", "echo"),
+        ("tools/call", "report"),
+        ("prompts/get", "echo"),
+        ("tools/call", "echo"),
+    ]
+    answers = [
+        await client.ask(
+            method,
+            {"name": name, "arguments": {"text": "x"}},
+            mcp_method="tools/call",
+            mcp_name="echo",
+        )
+        for method, name in asked
+    ]
+
+    assert [answer.status for answer in answers] == [200, 400, 400, 200]
+    assert answers[1].error == answers[2].error == (400, -32020)
 
 
 @pytest.mark.requirement("H-03", "H-08", "H-09")

@@ -139,7 +139,9 @@ class Studio:
 
     def forget_limits(self) -> None:
         """Let the agent call as if it had paused."""
-        self.site.services.limits.tally.buckets = Buckets()
+        counts = self.site.services.limits.tally
+        counts.accounts.clear()
+        counts.buckets = Buckets(forgetting=counts.accounts.clear)
 
     def now(self) -> float:
         """The desk's time."""

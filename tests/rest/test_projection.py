@@ -49,8 +49,7 @@ def test_our_own_outage_is_503_and_says_nothing_of_what_is_out() -> None:
     tools = Client().registry.tools.values()
 
     async def answers() -> list[Any]:
-        client = Client(tools)
-        client.runner._perform = out
+        client = Client(tools, stages=[out])
         client.registry.visible = out  # type: ignore[assignment]
         rest = Inner(client.runner, client.registry)
         called = await rest.call(a_caller(), "echo", {"text": "a"})

@@ -70,9 +70,15 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
             await send(message)
 
 
-@pytest.fixture(params=[FastProtocol, PlainProtocol], ids=["httptools", "h11"])
-async def wire(request: pytest.FixtureRequest) -> AsyncIterator[Wire]:
-    async with serving(app, request.param) as port, connected(port) as wire:
+@pytest.fixture(scope="module", params=[FastProtocol, PlainProtocol], ids=["httptools", "h11"])
+async def port(request: pytest.FixtureRequest) -> AsyncIterator[int]:
+    async with serving(app, request.param) as port:
+        yield port
+
+
+@pytest.fixture
+async def wire(port: int) -> AsyncIterator[Wire]:
+    async with connected(port) as wire:
         yield wire
 
 

@@ -8,6 +8,7 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.params import IDEMPOTENCY_KEY
+from gatepost.stores import channels
 from gatepost.stores.api import Records, Relay, StoreUnavailable
 from gatepost.stores.backends import open_records, open_relay
 from tests.server.exchange import ask
@@ -46,8 +47,9 @@ async def records(migrated_postgres: str, postgres_server: Postgres) -> AsyncIte
 
 
 @pytest.fixture
-async def relay() -> AsyncIterator[Relay]:
-    """A relay that nobody answers at."""
+async def relay(monkeypatch: pytest.MonkeyPatch) -> AsyncIterator[Relay]:
+    """A relay that nobody answers at, which is not waited for as long as in production."""
+    monkeypatch.setattr(channels, "ANSWER_S", 0.2)
     opened = await open_relay(f"redis://:{PASSWORD}@127.0.0.1:1/0")
     yield opened
     await opened.aclose()

@@ -54,26 +54,22 @@ async def refuses(ctx: CallContext) -> str:
         except BaseException:
             pass
 '''
-START = """
-import sys
-from gatepost import listen
-from gatepost.dev import composition
-from gatepost.cli import main
-
-listen.HARD_END_S = 2
-made = composition.Listen
-composition.Listen = lambda **settings: made(**{**settings, "drain_s": 1})
-sys.argv = ["gatepost", *sys.argv[1:]]
-main()
-"""
 
 
 @contextlib.contextmanager
 def impatient(folder: Path) -> Iterator[Gatepost]:
-    """`gatepost dev` with these tools, a drain of one second and two more to close."""
+    """`gatepost dev` with these tools, a drain of one second and one more to close."""
     (folder / "stuck.py").write_text(TOOLS)
     options = ["--port", str(free_port()), "--state", str(folder / "state")]
-    command = [sys.executable, "-c", START, "dev", *options, "--tools", "stuck.py"]
+    command = [
+        sys.executable,
+        "-m",
+        "tests.server.impatient",
+        "dev",
+        *options,
+        "--tools",
+        "stuck.py",
+    ]
     process = Gatepost(command, env=python_environment(), cwd=folder)
     try:
         process.url = process.wait_for(READY)["url"]

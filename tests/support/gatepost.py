@@ -35,6 +35,18 @@ def run(*arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None 
     )
 
 
+def ended(
+    *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
+) -> tuple[int, str, str]:
+    """Exit code, output and complaints of a command, once it has ended by itself."""
+    process = run(*arguments, env=env, cwd=cwd)
+    try:
+        process.process.wait(60)
+        return process.stop(), process.stdout, process.stderr
+    finally:
+        process.kill()
+
+
 @contextlib.contextmanager
 def running(
     *arguments: str, env: Mapping[str, str] | None = None, cwd: Path | None = None
@@ -78,13 +90,9 @@ def dev(state: Path, *arguments: str, env: Mapping[str, str] | None = None) -> I
 
 def token(state: Path, *arguments: str) -> str:
     """What `gatepost token` prints for the `dev` whose state is below *state*."""
-    process = run("token", "--state", str(state / "state"), *arguments)
-    try:
-        assert process.process.wait(30) == 0, process.output
-        assert process.stop() == 0
-        return process.stdout.strip()
-    finally:
-        process.kill()
+    code, said, complaints = ended("token", "--state", str(state / "state"), *arguments)
+    assert code == 0, complaints
+    return said.strip()
 
 
 @contextlib.contextmanager

@@ -148,6 +148,8 @@ class Client:
         self.kit = kit
         self.clock = Clock()
         self.caller = a_caller()
+        self.scope: dict[str, Any] = {}
+        """What else the server says of each request."""
         self.workspaces = workspaces
         self.registry = Registry([*tools] or demo.pack.tools.values(), obtainable=obtainable)
         self.keyring = keyring or KeyRing.ephemeral()
@@ -232,6 +234,7 @@ class Client:
             "headers": [(name.lower().encode(), value.encode()) for name, value in headers],
             CALLER: self.caller,
             "gatepost.request_id": "request-1",
+            **self.scope,
         }
         await self.endpoint(scope, receive, send)
         if not sent:

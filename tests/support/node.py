@@ -31,6 +31,8 @@ def environment() -> dict[str, str]:
         "PATH": f"{NODE.parent}{os.pathsep}{os.environ.get('PATH', '')}",
         "NO_COLOR": "1",
         "NODE_NO_WARNINGS": "1",
+        # A fifth of a start is to compile what was compiled for the start before.
+        "NODE_COMPILE_CACHE": str(FOLDER / "node_modules" / ".cache" / "compiled"),
     }
 
 

@@ -85,6 +85,7 @@ class Nursery:
 
     def __init__(self) -> None:
         self._ours, theirs = socket.socketpair()
+        self._settings = _settings(environment())
         with theirs:
             self._process = subprocess.Popen(
                 [sys.executable, "-m", __name__, str(theirs.fileno())],
@@ -94,6 +95,10 @@ class Nursery:
             )
         self._one_by_one = threading.Lock()
         atexit.register(self.close)
+
+    def takes(self, env: Mapping[str, str]) -> bool:
+        """Whether an interpreter with that environment would be set up as this one is."""
+        return _settings(env) == self._settings
 
     def start(self, module: str, *words: str, env: Mapping[str, str], cwd: Path | None) -> Child:
         """`python -m MODULE WORDS…`."""
@@ -117,10 +122,18 @@ class Nursery:
         self._process.wait(START_WITHIN_S)
 
 
-@cache
 def nursery() -> Nursery:
     """The one of this process, started when it is first wanted."""
+    with _STARTING:
+        return _nursery()
+
+
+@cache
+def _nursery() -> Nursery:
     return Nursery()
+
+
+_STARTING = threading.Lock()
 
 
 def environment() -> dict[str, str]:
@@ -129,12 +142,8 @@ def environment() -> dict[str, str]:
     return {**os.environ, "PYTHONPATH": path, "PYTHONUNBUFFERED": "1"}
 
 
-def forks(command: Sequence[str], env: Mapping[str, str]) -> bool:
-    """Whether a command is one of ours, for an interpreter that is set up as this one is."""
-    known = environment()
-    names = {name for name in (*known, *env) if name.startswith("PYTHON")}
-    same = all(known.get(name) == env.get(name) for name in names)
-    return same and tuple(command[:2]) == (sys.executable, "-m")
+def _settings(env: Mapping[str, str]) -> dict[str, str]:
+    return {name: value for name, value in env.items() if name.startswith("PYTHON")}
 
 
 def main(number: int) -> None:

@@ -23,6 +23,8 @@ SETTINGS = {
     "fsync": "off",
     "synchronous_commit": "off",
     "full_page_writes": "off",
+    # A template that is being vacuumed makes the copy of it wait.
+    "autovacuum": "off",
     "max_connections": "200",
     "listen_addresses": "127.0.0.1",
 }

@@ -3,6 +3,7 @@
 import re
 import signal
 import subprocess
+import sys
 import threading
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -155,7 +156,8 @@ class Process:
 def _started(
     command: Sequence[str], *, env: Mapping[str, str], cwd: Path | None, user: str | None
 ) -> subprocess.Popen[str] | nursery.Child:
-    if user is None and nursery.forks(command, env):
+    ours = user is None and list(command[:2]) == [sys.executable, "-m"]
+    if ours and nursery.nursery().takes(env):
         return nursery.nursery().start(*command[2:], env=env, cwd=cwd)
     return subprocess.Popen(
         command,

@@ -1,7 +1,5 @@
 """On pipes a call waits as it does over HTTP; somebody else decides, in another process."""
 
-import subprocess
-import sys
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -10,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.stdio.talk import CONFIG, META, Talk, talking, text
-from tests.support.process import python_environment
+from tests.support.gatepost import ended
 from tests.support.waiting import eventually
 
 WITHIN_S = 30
@@ -25,17 +23,9 @@ PAGES: dict[str, Any] = {"elicitation": {"url": {}}}
 
 
 def gatepost(folder: Path, *words: str) -> str:
-    done = subprocess.run(
-        [sys.executable, "-m", "gatepost", *words],
-        check=False,
-        capture_output=True,
-        text=True,
-        cwd=folder,
-        env=python_environment(),
-        timeout=WITHIN_S,
-    )
-    assert done.returncode == 0, done.stderr
-    return done.stdout
+    code, said, complaints = ended(*words, cwd=folder)
+    assert code == 0, complaints
+    return said
 
 
 @pytest.fixture(scope="module")

@@ -1,13 +1,13 @@
 """What one record says, and what of it can be erased without breaking the chain."""
 
 import os
-from collections.abc import Iterator, Mapping
+from collections.abc import Mapping, Sequence
 from hashlib import sha256
-from typing import Literal
+from typing import Any, Literal
 
 import msgspec
 
-from gatepost.stores.audit import Draft
+from gatepost.stores.audit import Draft, Sort
 from gatepost_authz.caller import TenantContext
 
 Kind = Literal[
@@ -32,7 +32,6 @@ erased, what is gone because its time was over, what could not be written, and w
 was not the one that this server had left.
 """
 SALT_BYTES = 16
-SALTS_AT_ONCE = 64
 LONGEST = 4_096
 """Characters of any text but the arguments, which have a bound of their own."""
 
@@ -97,6 +96,8 @@ class Person(msgspec.Struct, frozen=True, omit_defaults=True):
 
 Side = dict[str, tuple[str, str]]
 """Salt (hexadecimal) and value, by field: what a record's commitments are of."""
+Value = tuple[str, bytes, str]
+"""One that a record commits to: its field and itself as JSON strings, and what is hashed."""
 
 decode_numbered = msgspec.json.Decoder(Numbered).decode
 decode_side = msgspec.json.Decoder(Side).decode
@@ -115,46 +116,67 @@ def person_of(caller: TenantContext) -> Person:
     return Person(*map(text, named))
 
 
+_REQUIRED = len(_plain(Body(at=0, kind="", tenant=""))) - 1
+_AT = len(_plain({"at": 0})) - 1
+
+
+def opening(*, kind: str, tenant: str, tool: str, offer: str, outcome: str) -> str:
+    """The members of a body from its kind to its outcome, each with the comma before it."""
+    body = Body(at=0, kind=kind, tenant=tenant, tool=tool, offer=offer, outcome=outcome)
+    return _plain(body)[_AT:-1].decode()
+
+
+def members(**fields: Any) -> str:
+    """Any of those behind the outcome as a body has them; nothing of one that is empty."""
+    return _plain(Body(at=0, kind="", tenant="", **fields))[_REQUIRED:-1].decode()
+
+
 def draft(body: Body, private: Mapping[str, str]) -> Draft:
     """The record of *body* and of the values that can be erased, which it commits to."""
-    side, commitments = sealed(private)
-    if commitments:
-        body = msgspec.structs.replace(body, commitments=commitments)
-    return drafted(body, side)
+    encoded = _plain(body)[1:-1].decode()
+    sort = (body.kind, body.tool, body.outcome)
+    if not private:
+        return drafted(f",{encoded}}}", body.at, sort, None)
+    side, commitments = sealed([value(quoted(name), text) for name, text in private.items()], [])
+    whole = f',{encoded},"commitments":{commitments}}}'
+    return drafted(whole, body.at, sort, side)
 
 
-def drafted(body: Body, side: bytes | None) -> Draft:
-    """The record of a body that commits to that side part already."""
-    encoded = b"," + _plain(body)[1:]
-    return Draft(encoded, body.at, (body.kind, body.tool, body.outcome), side)
+def drafted(body: str, at: int, sort: Sort, side: str | None) -> Draft:
+    """The record of a body that is encoded already, from the comma behind its number."""
+    return Draft(body.encode(), at, sort, None if side is None else side.encode())
 
 
-def fresh_salts() -> Iterator[bytes]:
+def fresh_salts(number: int) -> list[bytes]:
     """
-    Salts without end, each for one value alone.
+    So many salts, each for one value alone.
 
     Asking the system for each of them lets go of the interpreter's lock each time, and the thread
     that writes records would wait for the loop as often.
     """
-    while True:
-        drawn = os.urandom(SALT_BYTES * SALTS_AT_ONCE)
-        for at in range(0, len(drawn), SALT_BYTES):
-            yield drawn[at : at + SALT_BYTES]
+    drawn = os.urandom(SALT_BYTES * number)
+    return [drawn[at : at + SALT_BYTES] for at in range(0, len(drawn), SALT_BYTES)]
 
 
-def sealed(
-    private: Mapping[str, str], salts: Iterator[bytes] | None = None
-) -> tuple[bytes | None, dict[str, str]]:
-    """The side part of these values, and what a body says of them."""
-    if not private:
-        return None, {}
-    side, commitments = {}, {}
-    salts = salts or fresh_salts()
-    for field, value in private.items():
-        salt = next(salts)
-        side[field] = (salt.hex(), value)
-        commitments[field] = sha256(salt + value.encode()).hexdigest()
-    return _plain(side), commitments
+def value(field: str, text: str) -> Value:
+    """A text that is about to be sealed, of a *field* that is quoted already."""
+    return field, text.encode(), quoted(text)
+
+
+def sealed(values: Sequence[Value], salts: list[bytes]) -> tuple[str, str]:
+    """
+    The side part of these values, and the commitments to them, both as JSON.
+
+    Each takes one of the *salts* away; where there are too few, more are drawn.
+    """
+    if len(salts) < len(values):
+        salts += fresh_salts(len(values))
+    side = commitments = ""
+    for field, plain, written in values:
+        salt = salts.pop()
+        side = f'{side},{field}:["{salt.hex()}",{written}]'
+        commitments = f'{commitments},{field}:"{sha256(salt + plain).hexdigest()}"'
+    return f"{{{side[1:]}}}", f"{{{commitments[1:]}}}"
 
 
 def commitment(salt: str, value: str) -> str:
@@ -165,6 +187,11 @@ def commitment(salt: str, value: str) -> str:
 def encode(value: object) -> str:
     """JSON with members in the order of their names."""
     return _encode(value).decode()
+
+
+def quoted(text: str) -> str:
+    """A text as a JSON string."""
+    return _plain(text).decode()
 
 
 def text(value: str, most: int = LONGEST) -> str:

@@ -25,7 +25,7 @@ class AuditSettings(Table, frozen=True, kw_only=True):
     records later, as far as there is room for them.
     """
     batch_ms: float = 2.0
-    """How long a record waits for others, to be written with them."""
+    """How long a record waits at most while other calls end one after another, to go with them."""
     checkpoint_s: float = 300.0
     """Seconds after which new records get a signed checkpoint; 0: only at a stop."""
     checkpoint_records: int = 10_000

@@ -17,7 +17,7 @@ is no tool; and whether another call's tool makes these calls.
 """
 
 
-class Account(msgspec.Struct, frozen=True):
+class Account(msgspec.Struct):
     """
     Buckets and places themselves and not their names: nearly every call finds enough in all of
     them, and names would have to be made and looked up for each.

@@ -54,10 +54,13 @@ class Tally:
             places=tuple(self._place(row) for row in placed),
             kinds=[row.kind for row in (*rated, *bounded)],
             queue=None if inner else self.queue,
-            relay=None if relay is None else relay.of(tenant),
-            spendings=[Spending(row.shared, row.bound.rate, row.bound.burst) for row in rated],
-            slots=[Slot(row.shared, int(row.bound.most)) for row in bounded],
         )
+        if relay is not None:
+            account.relay = relay.of(tenant)
+            account.spendings = [
+                Spending(row.shared, row.bound.rate, row.bound.burst) for row in rated
+            ]
+            account.slots = [Slot(row.shared, int(row.bound.most)) for row in bounded]
         return account
 
     def _place(self, row: Row) -> Place:

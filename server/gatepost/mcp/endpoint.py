@@ -2,7 +2,6 @@
 
 from collections import Counter
 from collections.abc import Awaitable, Iterable, Set
-from typing import NamedTuple
 
 import msgspec
 from msgspec import UNSET
@@ -13,7 +12,7 @@ from gatepost.mcp import modern
 from gatepost.mcp.body import JSON, TOO_SLOW, check_type, read_body
 from gatepost.mcp.conversation import Desk
 from gatepost.mcp.era import MODERN, Kind, Ruling, decide, is_modern
-from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange, Headers
+from gatepost.mcp.exchange import ACCEPTED, Answer, Exchange, Head, Headers
 from gatepost.mcp.jsonrpc import (
     HEADER_MISMATCH,
     INVALID_REQUEST,
@@ -69,6 +68,8 @@ LEGACY_REFUSALS = {
     Ruling.NO_RESPONSE: NOT_ASKED,
 }
 DOUBLED = Refused(HEADER_MISMATCH, "A routing header is sent twice", legacy_status=400)
+EXACTLY = "surrogateescape"
+"""How bytes become a text that equals no other's."""
 DECIDING = (b"mcp-", b"content-", IDEMPOTENCY, CORRELATION)
 
 
@@ -123,11 +124,11 @@ class Endpoint:
             if scope["method"] != "POST":
                 answer: Answer | Line | None = await self._other_verb(scope, receive, send)
             else:
-                facts = self._facts(scope)
+                head = self._head(scope)
                 body: bytes | None = scope.get(WHOLE_BODY)
                 if body is None or len(body) > self._limits.max_body_bytes:
                     body = await self._body(scope[CALLER], receive)
-                found = self._answer(scope, receive, send, facts, body)
+                found = self._answer(scope, receive, send, head, body)
                 answer = found if isinstance(found, Answer) else await found
         except Refused as refusal:
             # Refused before a message was understood: no era, no id.
@@ -151,20 +152,27 @@ class Endpoint:
             return
         await tell(send, answer.status, _fields(answer), answer.body)
 
-    def _facts(self, scope: Scope) -> "Facts":
+    def _head(self, scope: Scope) -> Head:
         """What the headers say, worked out once for heads that are the same; raises Refused."""
         heads = scope.get(SAME_HEAD)
-        facts: Facts | None = None if heads is None else heads.get(self)
-        if facts is None:
+        head: Head | None = None if heads is None else heads.get(self)
+        if head is None:
             headers = _checked_headers(scope)
             raw = scope["headers"]
-            facts = Facts(len(headers) != len(raw) and _doubled(raw), _version(headers))
+            named = headers.get(b"mcp-name")
+            head = Head(
+                version=_version(headers),
+                method=headers.get(b"mcp-method", b"").strip(b" \t").decode(errors=EXACTLY),
+                name=None if named is None else modern.decode_value(named),
+                is_marked=IDEMPOTENCY in headers or CORRELATION in headers,
+                is_doubled=len(headers) != len(raw) and _doubled(raw),
+            )
             if heads is not None:
-                heads[self] = facts
-        return facts
+                heads[self] = head
+        return head
 
     def _answer(
-        self, scope: Scope, receive: Receive, send: Send, facts: "Facts", body: bytes
+        self, scope: Scope, receive: Receive, send: Send, head: Head, body: bytes
     ) -> Answer | Awaitable[Answer | Line | None]:
         exchange = Exchange(
             scope[CALLER],
@@ -173,16 +181,16 @@ class Endpoint:
             scope.get(FOLDED) or dict(scope["headers"]),
             receive,
             send,
-            facts.version,
+            head,
             scope if HELD in scope else None,
         )
         refusal: Refused | None = None
         if exchange.caller.tenant_id in self._suspended:
             refusal = SUSPENDED
-        if facts.doubled:
+        if head.is_doubled:
             # Whoever reads the first and whoever reads the last would see different requests.
             refusal = DOUBLED
-        usual = read_whole(body) if refusal is None and facts.version == MODERN else None
+        usual = read_whole(body) if refusal is None and head.version == MODERN else None
         if usual is None:
             return self._in_parts(exchange, body, refusal)
         message, identity, params = usual
@@ -227,7 +235,7 @@ class Endpoint:
         if len(headers) != len(scope["headers"]) and _doubled(scope["headers"]):
             return self._legacy.refused(None, DOUBLED)
         path, request_id = scope["path"], scope.get(REQUEST_ID, "")
-        exchange = Exchange(scope[CALLER], path, request_id, headers, receive, send, version)
+        exchange = Exchange(scope[CALLER], path, request_id, headers, receive, send, Head(version))
         if exchange.caller.tenant_id in self._suspended:
             return self._legacy.refused(None, STREAM_REFUSED)
         room = await self._handshake.find(exchange) if session else None
@@ -246,7 +254,7 @@ class Endpoint:
         problem: Refused | None,
     ) -> Awaitable[Answer | Line | None]:
         version = None if params.meta is UNSET else params.meta.version
-        if version == MODERN and exchange.version == MODERN:
+        if version == MODERN and exchange.head.version == MODERN:
             # DE-01 without asking the table: most requests are this, and pay for no more coroutine.
             return self._stateless.serve(exchange, message, identity, params, problem)
         return self._ruled(exchange, message, identity, params)
@@ -256,7 +264,7 @@ class Endpoint:
     ) -> Answer | Line | None:
         """What the table says of a request."""
         version = None if params.meta is UNSET else params.meta.version
-        header = exchange.version
+        header = exchange.head.version
         ruling = decide(
             "POST",
             Kind.REQUEST,
@@ -281,7 +289,7 @@ class Endpoint:
         ruling = decide(
             "POST",
             Kind.NOTIFICATION,
-            header=exchange.version,
+            header=exchange.head.version,
             body=None if version is UNSET else version,
             session=SESSION_HEADER in exchange.headers,
         )
@@ -295,7 +303,7 @@ class Endpoint:
         """A client's answer, to what its session was asked anywhere."""
         headers = exchange.headers
         session = SESSION_HEADER in headers
-        ruling = decide("POST", Kind.RESPONSE, header=exchange.version, session=session)
+        ruling = decide("POST", Kind.RESPONSE, header=exchange.head.version, session=session)
         if ruling is Ruling.RESPONSE and (room := await self._handshake.find(exchange)):
             return await self._handshake.respond(message, room)
         return self._refuse(ruling, headers, None, NONE)
@@ -303,7 +311,7 @@ class Endpoint:
     async def _batch(self, exchange: Exchange, batch: list[bytes]) -> Answer:
         headers = exchange.headers
         session_named = SESSION_HEADER in headers
-        ruling = decide("POST", Kind.BATCH, header=exchange.version, session=session_named)
+        ruling = decide("POST", Kind.BATCH, header=exchange.head.version, session=session_named)
         if ruling is Ruling.BATCH and (room := await self._handshake.find(exchange)):
             return await self._handshake.batch(exchange, batch, room)
         return self._refuse(ruling, headers, None, NONE)
@@ -330,14 +338,6 @@ def _fields(answer: Answer) -> tuple[Field, ...]:
     if not answer.body:
         return answer.headers
     return (*answer.headers, JSON_BODY) if answer.headers else JSON_ALONE
-
-
-class Facts(NamedTuple):
-    """What the headers of a POST say, but for what mirrors its body."""
-
-    doubled: bool
-    """A header that decides something came twice."""
-    version: str | None
 
 
 def _checked_headers(scope: Scope) -> Headers:

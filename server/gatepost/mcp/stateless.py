@@ -4,7 +4,7 @@ from msgspec import UNSET
 
 from gatepost.intake import UntilDisconnect
 from gatepost.mcp import modern
-from gatepost.mcp.calling import marks_of, unknown_tool
+from gatepost.mcp.calling import UNMARKED, marks_of, unknown_tool
 from gatepost.mcp.era import MODERN
 from gatepost.mcp.exchange import Answer, Exchange
 from gatepost.mcp.jsonrpc import METHOD_NOT_FOUND, Message, Refused
@@ -49,7 +49,8 @@ class Stateless:
             if meta is UNSET or meta.version is UNSET or meta.capabilities is UNSET:
                 raise modern.no_meta(NO_META if meta is UNSET else meta)
             method = self._check(exchange, message, params, problem)
-            retry, correlation = marks_of(exchange.headers, params)
+            is_marked = exchange.head.is_marked or meta.retry is not UNSET
+            retry, correlation = marks_of(exchange.headers, params) if is_marked else UNMARKED
             if method.handler is None:
                 return await self._open(exchange, identity, params, method)
             client = self._client(exchange, method, params, meta)
@@ -111,7 +112,7 @@ class Stateless:
         member = None if method is None else method.mirrors
         mirrored = None if member is None else getattr(params, member)
         if self._mirrors:
-            modern.check_mirrors(exchange.headers, name, mirrored, member)
+            modern.check_mirrors(exchange.head, name, mirrored, member)
         if method is None:
             raise Refused(METHOD_NOT_FOUND, "Method not found", status=404)
         if problem is not None:

@@ -96,12 +96,11 @@ class Buckets:
         if len(self._kept) + places <= self._most:
             return
         self._forgetting()
-        kept = {name: bucket for name, bucket in self._kept.items() if bucket.full_at > now}
         # More than is asked for now, as looking through all of them costs what it costs.
-        excess = len(kept) + max(places, self._most // 10) - self._most
-        if excess > 0:
-            # All in use at once: fresh ones are for those that would be full first anyway. Whoever
-            # is out of calls is among the last, and gains nothing by a crowd of new names.
-            soonest = sorted(kept.items(), key=lambda item: item[1].full_at)
-            kept = dict(soonest[excess:])
-        self._kept = kept
+        excess = len(self._kept) + max(places, self._most // 10) - self._most
+        # All in use at once: fresh ones are for those that would be full first anyway. Whoever is
+        # out of calls is among the last, and gains nothing by a crowd of new names.
+        until = sorted(bucket.full_at for bucket in self._kept.values())[excess - 1]
+        names = [name for name, one in self._kept.items() if one.full_at <= max(until, now)]
+        for name in names if until <= now else names[:excess]:
+            del self._kept[name]

@@ -9,7 +9,7 @@ time, and each row has its places in the indexes.
 """
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence, Set
 from typing import overload
 
 import msgspec
@@ -21,7 +21,8 @@ from gatepost.stores.audit import Count, Question, Row, Segment, Sort
 MOST_BYTES = 262_144
 """What is cut into several segments, so that a few of them always fit into memory."""
 
-_BETWEEN = ',{"record":'
+_BEGIN, _HASH = '{"record":', ',"hash":"'
+_BETWEEN = f",{_BEGIN}"
 """
 Where one element ends and the next begins, and nowhere else: in a text the quote would be escaped,
 and no body or side has objects in an array.
@@ -118,7 +119,7 @@ def pieces(segment: Segment) -> list[str]:
     if not isinstance(text, str) or text[:1] != "[" or text[-1:] != "]":
         raise Damaged(segment.first)
     begun, *others = text[1:-1].split(_BETWEEN)
-    return [begun, *(_BETWEEN[1:] + one for one in others)]
+    return [begun, *(_BEGIN + one for one in others)]
 
 
 def row_of(number: int, piece: str) -> Row:
@@ -193,9 +194,9 @@ def behind(found: Iterable[Segment], after: int) -> list[Row]:
     return [row for one in found for row in rows_of(one) if row.number > after]
 
 
-def erased(segment: Segment, numbers: frozenset[int]) -> Segment:
+def erased(segment: Segment, numbers: Set[int]) -> Segment:
     """The segment without the sides of these records; itself where it has none of them."""
-    if numbers.isdisjoint(range(segment.first, segment.last + 1)):
+    if not any(segment.first <= number <= segment.last for number in numbers):
         return segment
     rows = [
         msgspec.structs.replace(row, side=None) if row.number in numbers else row
@@ -226,8 +227,18 @@ def answers(newest: Iterable[Segment], question: Question) -> list[Row]:
     for one in newest:
         if len(rows) >= question.limit:
             break
-        rows += [row for row in reversed(rows_of(one)) if _answers(row, question, text)]
+        likely = rows_of(one) if text is None else _with(text, one)
+        rows += [row for row in reversed(likely) if _answers(row, question, text)]
     return rows[: question.limit]
+
+
+def _with(text: str, segment: Segment) -> list[Row]:
+    """Its records that have the text; to look for it costs a fifth of reading a record."""
+    return [
+        row_of(number, piece)
+        for number, piece in enumerate(pieces(segment), segment.first)
+        if text in piece[len(_BEGIN) : piece.rfind(_HASH)].lower()
+    ]
 
 
 def _answers(row: Row, question: Question, text: str | None) -> bool:
@@ -248,13 +259,18 @@ def quoted(text: str) -> str:
     return _encode(text.encode("utf-8", "backslashreplace").decode())[1:-1].decode()
 
 
-def counted(rows: Iterable[Row], since: int, slice_ms: int) -> Counts:
+def summed(found: Iterable[Segment], since: int, slice_ms: int) -> Counts:
     """How many there are since a time, by slice and sort."""
-    return Counter(
-        (row.at // slice_ms * slice_ms, row.kind, row.tool, row.outcome)
-        for row in rows
-        if row.at >= since
-    )
+    counts: Counts = Counter()
+    for one in found:
+        at = one.since - one.since % slice_ms
+        if one.since >= since and at == one.until - one.until % slice_ms:
+            counts.update(repeated(one.first, one.counts, at, 1))
+            continue
+        for row in rows_of(one):
+            if row.at >= since:
+                counts[row.at - row.at % slice_ms, row.kind, row.tool, row.outcome] += 1
+    return counts
 
 
 def repeated(first: int, counts: str, at: int, times: int) -> Counts:

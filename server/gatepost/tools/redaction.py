@@ -163,7 +163,7 @@ class Redaction:
             del self._last[next(iter(self._last))]
 
 
-class Guard(msgspec.Struct, weakref=True):
+class Guard(msgspec.Struct):
     """
     One call: its client, who hears no secret, and what comes of it, without any.
 

@@ -60,26 +60,26 @@ CALENDARS = ("main", "other", "same")
 class Dav:
     """A CalDAV server with two users, each with some of these calendars."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, client: httpx2.Client) -> None:
         self.host, self.url = f"127.0.0.1:{port}", f"http://127.0.0.1:{port}/"
+        self._client = client
 
     def make(self, user: str, calendar: str, **texts: str) -> None:
         """A calendar with these documents."""
-        with httpx2.Client(auth=(user, USERS[user]), timeout=10, trust_env=False) as client:
-            at = f"{self.url}{user}/{calendar}/"
-            made = client.request("MKCALENDAR", at, content=NAMED.format(calendar.title()))
-            assert made.status_code in (201, 405, 409)
-            for name, text in texts.items():
-                put = client.put(f"{at}{name}.ics", content=text.encode())
-                assert put.status_code in (201, 204), put.text
+        auth, at = (user, USERS[user]), f"{self.url}{user}/{calendar}/"
+        named = NAMED.format(calendar.title())
+        made = self._client.request("MKCALENDAR", at, content=named, auth=auth)
+        assert made.status_code in (201, 405, 409)
+        for name, text in texts.items():
+            put = self._client.put(f"{at}{name}.ics", content=text.encode(), auth=auth)
+            assert put.status_code in (201, 204), put.text
 
     def clear(self) -> None:
         """No calendar of anybody, as it was at the start."""
         for user, word in USERS.items():
-            with httpx2.Client(auth=(user, word), timeout=10, trust_env=False) as client:
-                for calendar in CALENDARS:
-                    gone = client.delete(f"{self.url}{user}/{calendar}/")
-                    assert gone.status_code in (200, 204, 404), gone.text
+            for calendar in CALENDARS:
+                gone = self._client.delete(f"{self.url}{user}/{calendar}/", auth=(user, word))
+                assert gone.status_code in (200, 204, 404), gone.text
 
 
 @contextmanager
@@ -99,6 +99,7 @@ def radicale(folder: Path) -> Iterator[Dav]:
     )
     try:
         process.wait_for(r"Radicale server ready", timeout_s=20)
-        yield Dav(port)
+        with httpx2.Client(timeout=10, trust_env=False) as client:
+            yield Dav(port, client)
     finally:
         process.stop()

@@ -2,7 +2,6 @@
 
 import re
 import subprocess
-import sys
 import threading
 from typing import Any
 
@@ -14,8 +13,7 @@ from gatepost.packs.scripts.approvals import Review
 from gatepost.packs.scripts.script import Script
 from tests.packs.office import Worker
 from tests.packs.scripts.shop import WEATHER, Shop
-from tests.support.gatepost import running
-from tests.support.process import python_environment
+from tests.support.gatepost import ended, running
 
 pytestmark = pytest.mark.requirement("P11")
 
@@ -200,17 +198,7 @@ def asked(shop: Shop) -> Any:
     """`gatepost scripts …` as a process of its own."""
 
     def ask(*arguments: str) -> tuple[int, str, str]:
-        command = [sys.executable, "-m", "gatepost", "scripts", *arguments]
-        done = subprocess.run(
-            command,
-            cwd=shop.folder,
-            env=python_environment(),
-            capture_output=True,
-            text=True,
-            timeout=60,
-            check=False,
-        )
-        return done.returncode, done.stdout, done.stderr
+        return ended("scripts", *arguments, cwd=shop.folder)
 
     return ask
 
@@ -272,7 +260,7 @@ def test_the_command_says_what_is_wrong(asked: Any) -> None:
     code, _, says = asked("list", "--tenant", "../acme")
 
     assert code == 1
-    assert says.endswith("Error: The configuration knows no tenant ../acme.\n")
+    assert says.endswith("Error: The configuration knows no tenant ../acme.")
 
 
 def test_what_is_different_from_what_was_approved_is_shown(

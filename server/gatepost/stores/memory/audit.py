@@ -15,7 +15,7 @@ from gatepost.stores.audit import (
     Segment,
     Sign,
 )
-from gatepost.stores.segment import Added, answers, behind, counted, erased, listed, remainder
+from gatepost.stores.segment import Added, answers, behind, erased, listed, remainder, summed
 
 MOST = 20_000
 """Records of one tenant that are remembered: a server on a laptop may run for weeks."""
@@ -56,7 +56,7 @@ class MemoryTrail:
     async def count(self, since: int, slice_ms: int) -> list[Count]:
         """See `TenantTrail`."""
         wanted = [one for one in self.held if one.until >= since]
-        return listed(counted(behind(wanted, 0), since, slice_ms))
+        return listed(summed(wanted, since, slice_ms))
 
     async def checkpoints(self) -> list[Checkpoint]:
         """See `TenantTrail`."""

@@ -42,12 +42,12 @@ from gatepost.stores.segment import (
     Counts,
     answers,
     behind,
-    counted,
     erased,
     listed,
     quoted,
     remainder,
     repeated,
+    summed,
 )
 from gatepost.stores.sql.database import Database, told
 from gatepost.stores.sql.tables import (
@@ -194,8 +194,7 @@ class SqlTrail:
         others = select(*_FIELDS).where(*wanted, not_(within)).order_by(_SEGMENTS.first)
         page = await self._page(others.limit(PAGE))
         while page:
-            rows = await asyncio.to_thread(behind, page, 0)
-            counts.update(counted(rows, since, slice_ms))
+            counts.update(await asyncio.to_thread(summed, page, since, slice_ms))
             page = await self._page(others.where(_SEGMENTS.first > page[-1].first).limit(PAGE))
         return listed(counts)
 
@@ -234,10 +233,11 @@ class SqlTrail:
             while after < max(wanted, default=after):
                 which = {"its_tenant": self._tenant, "after": after, "most": PAGE}
                 page = _segments(await connection.execute(_BEHIND, which))
+                left = await asyncio.to_thread(lambda: [erased(one, wanted) for one in page])  # noqa: B023  # at once
                 changes = [
-                    {"its_tenant": self._tenant, "its_first": one.first, "left": left.records}
-                    for one in page
-                    if (left := erased(one, wanted)) is not one
+                    {"its_tenant": self._tenant, "its_first": one.first, "left": one.records}
+                    for one, before in zip(left, page, strict=True)
+                    if one is not before
                 ]
                 if changes:
                     await connection.execute(_CHANGE, changes)

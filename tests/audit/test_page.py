@@ -1,0 +1,24 @@
+"""docs/audit.md shows how the database itself is asked."""
+
+import re
+import sqlite3
+from pathlib import Path
+
+from tests.audit.shelf import shelf
+
+PAGE = Path(__file__).parents[2] / "docs" / "audit.md"
+
+
+async def test_its_query_finds_what_it_says(tmp_path: Path) -> None:
+    """With nothing but SQLite: which calls did not succeed, and whose they were."""
+    found = re.search(r"```sql\n(.*?)```", PAGE.read_text(encoding="utf-8"), re.DOTALL)
+    assert found is not None
+    async with shelf(f"sqlite:///{tmp_path}/records.db") as one:
+        await one.fill()
+    connection = sqlite3.connect(tmp_path / "records.db")
+    rows = connection.execute(found[1]).fetchall()
+    connection.close()
+
+    assert [row[0] for row in rows] == [*range(12, 0, -1)]
+    assert rows[4][1:4] == ("2027-01-15 08:00:08", "deploy", "approved")
+    assert '"subject":"bob"' in rows[4][4]
