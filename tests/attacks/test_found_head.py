@@ -3,6 +3,7 @@
 import gc
 import weakref
 from collections.abc import AsyncIterator
+from contextvars import ContextVar
 
 import pytest
 from starlette.types import Receive, Scope, Send
@@ -14,6 +15,8 @@ from gatepost.wire.known import MOST_KEPT_BYTES
 from tests.server.front import Front
 from tests.server.test_known import END, app, post, told, warmed
 from tests.server.wire import connected, serving
+
+NAMED: ContextVar[str] = ContextVar("named", default="nobody")
 
 
 @pytest.fixture(scope="module")
@@ -118,3 +121,18 @@ async def test_a_large_head_is_not_kept_on_an_idle_connection(port: int) -> None
             for expected in times:
                 await wire.send(post(b"first", b"X-Large: " + b"a" * size))
                 assert (await told(wire))["times"] == expected
+
+
+@pytest.mark.requirement("P3")
+async def test_a_request_that_waited_runs_in_a_context_of_its_own() -> None:
+    """It was started by the answer ahead of it: its trace was a part of the other one's."""
+
+    async def names(scope: Scope, receive: Receive, send: Send) -> None:
+        found = NAMED.get()
+        NAMED.set(scope["path"])
+        await respond(send, 200, f"{found} {END.decode()}".encode())
+
+    async with serving(names, FastProtocol) as port, connected(port) as wire:
+        await wire.send(post(b"first") * 3)
+        for _ in range(3):
+            assert (await wire.until(END)).endswith(b"nobody " + END)

@@ -1,6 +1,7 @@
 """httptools as it must be in front of this server: the deadlines, and little work per request."""
 
 import asyncio
+import contextvars
 import re
 import urllib.parse
 from typing import Any, cast
@@ -217,7 +218,8 @@ class FastProtocol(HttpToolsProtocol):
         if self.pipeline:
             waiting = self.pipeline.pop()
             self._ahead = cast("Cycle", waiting[0])
-            self._start_asgi_task(*waiting)
+            # Started by what was answered, it would run in that one's trace, and for its tenant.
+            contextvars.Context().run(self._start_asgi_task, *waiting)
         elif self.cycle.more_body:
             # Refused before the body came: it is thrown away, but not for ever. The connection is
             # idle only behind it: taken for the next head, it would be counted and rewritten.
