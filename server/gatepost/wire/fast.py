@@ -75,6 +75,9 @@ class FastProtocol(HttpToolsProtocol):
             # uvicorn tells the newest request only, and one ahead of it may be under way.
             if cycle is not None and not cycle.response_complete:
                 cycle.abandon()
+        # The watches lead in a circle: until the collector came by, a body would stay with it.
+        self._known = self._ahead = None
+        self.cycle = cast("Any", None)
 
     def data_received(self, data: bytes) -> None:
         is_idle = self._idle.since is not None
