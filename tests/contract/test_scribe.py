@@ -13,7 +13,7 @@ from gatepost.stores.audit import Batch
 from gatepost.stores.segment import MOST_BYTES
 from gatepost.stores.sql import scribe as module
 from gatepost.stores.sql.records import SqlRecords, opened
-from gatepost.stores.sql.scribe import MOST_AT_ONCE, Writer
+from gatepost.stores.sql.scribe import MOST_AT_ONCE, SETTLED_BYTES, Writer
 from tests.contract.test_trail import draft, link, sign
 
 LONG = 20.0
@@ -56,6 +56,32 @@ def test_a_batch_is_one_statement(tmp_path: Path) -> None:
 async def made(path: str) -> None:
     """The tables."""
     await (await opened(f"sqlite:///{path}")).aclose()
+
+
+async def test_the_log_beside_the_file_stays_small(file: SqlRecords, tmp_path: Path) -> None:
+    """However much is recorded: what is in it is put in its places between two batches."""
+    long = draft(reason="x" * (MOST_BYTES // 2))
+    for _ in range(40):
+        await write(file, {"acme": [long] * 2})
+    log = (tmp_path / "records.db-wal").stat().st_size
+
+    assert (tmp_path / "records.db").stat().st_size > 8 * SETTLED_BYTES
+    assert log < 3 * SETTLED_BYTES
+
+
+async def test_what_a_reader_holds_back_is_settled_later(file: SqlRecords, tmp_path: Path) -> None:
+    """Nobody waits for it, and nothing is lost."""
+    reader = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
+    reader.execute("BEGIN")
+    reader.execute("SELECT count(*) FROM audit_segments").fetchone()
+    long = draft(reason="x" * (MOST_BYTES // 2))
+    for _ in range(12):
+        await write(file, {"acme": [long] * 2})
+    reader.execute("ROLLBACK")
+    reader.close()
+    await write(file, {"acme": [long] * 10})
+
+    assert await numbers(file) == [*range(1, 36)]
 
 
 @pytest.mark.parametrize("times", [1, 2])

@@ -229,6 +229,10 @@ class FastProtocol(HttpToolsProtocol):
             self._watch.arm()
         else:
             self._idle.begin()
+            # It may stay for a minute, and a stranger's body must not stay with it.
+            cycle = self.cycle
+            cycle.scope.pop(WHOLE_BODY, None)
+            cycle.body = b""
 
     def send_400_response(self, msg: str) -> None:
         if self.parser.get_method() == b"CONNECT":

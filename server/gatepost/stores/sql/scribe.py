@@ -24,8 +24,14 @@ from gatepost.stores.sql.audit import SqlScribe
 from gatepost.stores.sql.database import ANSWER_S, LATE, Database, told
 from gatepost.stores.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, escaped
 
-MOST_AT_ONCE = 8
+MOST_AT_ONCE = 16
 """Segments that one statement adds; it is prepared once for each number of them."""
+
+SETTLED_BYTES = 1_048_576
+"""
+So much is written before it is put in its places: SQLite does that within a commit, for thousands
+of pages at once, and whoever waited for that commit waited ten times as long.
+"""
 
 _SEGMENT = [column.name for column in AUDIT_SEGMENTS.columns]
 _END = [column.name for column in AUDIT_HEADS.columns]
@@ -110,6 +116,7 @@ class SqliteScribe(SqlScribe):
             with job:
                 job.found = job.work()
             del job  # holds a batch
+            self._writer.settle()
 
 
 class Job:
@@ -151,6 +158,8 @@ class Writer:
         self._connection: sqlite3.Connection | None = None
         self._left: dict[str, Head] = {}
         """The heads that this connection has written."""
+        self._unsettled = 0
+        """Bytes of records that may stand in the log only."""
 
     def write(self, make: Callable[[], Batch], link: Link) -> dict[str, Sequence[Row]]:
         """See `Scribe`."""
@@ -166,7 +175,21 @@ class Writer:
         except StoreUnavailable:
             self.close()
             raise
+        self._unsettled += sum(len(one.records) for all_ in made.values() for one in all_)
         return {tenant: Added(segments) for tenant, segments in made.items()}
+
+    def settle(self) -> None:
+        """
+        Put what was written in its place in the file, when that is much: for the time after a
+        batch was told. What a reader holds back is left for the next time, or for a commit.
+        """
+        if self._connection is None or self._unsettled < SETTLED_BYTES:
+            return
+        self._unsettled = 0
+        try:
+            self._connection.execute("PRAGMA wal_checkpoint(PASSIVE)").fetchone()
+        except sqlite3.Error:
+            self.close()  # the next write finds out what is wrong
 
     def close(self) -> None:
         """Close the connection; another write opens one."""

@@ -23,6 +23,9 @@ PRAGMAS: Mapping[str, int | str] = {
     # FULL: a transaction that was acknowledged survives the loss of power.
     "synchronous": 2,
     "fullfsync": 1,
+    # Pages in the log after which a commit waits until they are in their places. Who writes most of
+    # them (`scribe`) sees to that sooner, between two batches, where nobody waits for it.
+    "wal_autocheckpoint": 4_000,
     # What is deleted or erased is overwritten; else it could be read from the file for years.
     "secure_delete": 1,
     "foreign_keys": 1,
