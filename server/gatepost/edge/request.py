@@ -69,13 +69,14 @@ def request_of(scope: Scope) -> Request:
     raw: list[tuple[bytes, bytes]] = scope["headers"]
     headers = {name: value for name, value in raw}  # noqa: C416  # a third faster than dict(raw)
     scope[FOLDED] = headers
+    client = scope.get("client")
     return Request(
         scope,
         scope["method"],
         scope["path"],
         headers,
         len(headers) != len(raw),
-        scope["client"][0] if scope["client"] else "",
+        client[0] if client else "",
         headers.get(CORRELATION),
     )
 
