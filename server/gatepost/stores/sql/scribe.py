@@ -27,10 +27,11 @@ from gatepost.stores.sql.tables import AUDIT_HEADS, AUDIT_SEGMENTS, escaped
 MOST_AT_ONCE = 16
 """Segments that one statement adds; it is prepared once for each number of them."""
 
-SETTLED_BYTES = 1_048_576
+SETTLED_BYTES = 131_072
 """
 So much is written before it is put in its places: SQLite does that within a commit, for thousands
-of pages at once, and whoever waited for that commit waited ten times as long.
+of pages at once, and whoever waited for that commit waited ten times as long. As little as this is
+done before the next batch comes.
 """
 
 _SEGMENT = [column.name for column in AUDIT_SEGMENTS.columns]
