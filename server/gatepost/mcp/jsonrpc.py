@@ -62,15 +62,20 @@ class Refused(Exception):
         self.headers = headers
 
 
-class Envelope(msgspec.Struct, gc=False):
-    """One JSON-RPC message; what its method must judge stays raw."""
+class Members(msgspec.Struct, gc=False):
+    """What a JSON-RPC message may have beside parameters."""
 
     jsonrpc: str | UnsetType = UNSET
     id: Raw | UnsetType = UNSET
     method: str | UnsetType = UNSET
-    params: Raw | UnsetType = UNSET
     result: Raw | UnsetType = UNSET
     error: Raw | UnsetType = UNSET
+
+
+class Envelope(Members, gc=False):
+    """One message; what its method must judge stays raw."""
+
+    params: Raw | UnsetType = UNSET
 
 
 class Loose(msgspec.Struct):

@@ -7,7 +7,7 @@ from msgspec import UNSET, Raw, UnsetType
 
 from gatepost.intake import NESTING
 from gatepost.mcp.era import MODERN
-from gatepost.mcp.jsonrpc import INVALID_PARAMS, Message, Refused, read_id
+from gatepost.mcp.jsonrpc import INVALID_PARAMS, Members, Message, Refused, read_id
 
 PREFIX = "io.modelcontextprotocol/"
 VERSION = PREFIX + "protocolVersion"
@@ -61,15 +61,10 @@ class OnlyMeta(msgspec.Struct):
     meta: Meta | UnsetType = msgspec.field(name="_meta", default=UNSET)
 
 
-class Whole(msgspec.Struct, gc=False):
-    """A request and its parameters, as nearly all are: with none of what a response has."""
+class Whole(Members, gc=False):
+    """A message together with its parameters."""
 
-    jsonrpc: str | UnsetType = UNSET
-    id: Raw | UnsetType = UNSET
-    method: str | UnsetType = UNSET
     params: Params | UnsetType = UNSET
-    result: Raw | UnsetType = UNSET
-    error: Raw | UnsetType = UNSET
 
 
 _decode_whole = msgspec.json.Decoder(Whole).decode
