@@ -168,7 +168,8 @@ def _fork_until_told(link: socket.socket) -> dict[str, Any] | None:
     """In a fork: what it has to become. In the first process: None, when nobody wants more."""
     wake, waker = os.pipe()
     os.set_blocking(waker, False)
-    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    # Ignored from the start where a shell has put all this into the background.
+    interrupt = signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGCHLD, lambda *_: None)
     signal.set_wakeup_fd(waker, warn_on_full_buffer=False)
     children: dict[int, int] = {}
@@ -188,7 +189,7 @@ def _fork_until_told(link: socket.socket) -> dict[str, Any] | None:
         if pid == 0:
             signal.set_wakeup_fd(-1)
             signal.signal(signal.SIGCHLD, signal.SIG_DFL)
-            signal.signal(signal.SIGINT, signal.default_int_handler)
+            signal.signal(signal.SIGINT, interrupt)
             for place, end in enumerate(ends[:3]):
                 os.dup2(end, place)
             link.detach()
