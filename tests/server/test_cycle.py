@@ -1,14 +1,12 @@
 """One request and its answer on the wire: what takes the short way, and all that must not."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from starlette.types import Message, Receive, Scope, Send
 
 from gatepost.scope import WHOLE_BODY
 from gatepost.wire.fast import FastProtocol
-from gatepost.wire.plain import PlainProtocol
 from tests.server.wire import SOON, Wire, connected, serving
 
 Fields = list[tuple[bytes, bytes]]
@@ -68,18 +66,6 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
     else:
         for message in ANSWERS[scope["path"]]:
             await send(message)
-
-
-@pytest.fixture(scope="module", params=[FastProtocol, PlainProtocol], ids=["httptools", "h11"])
-async def port(request: pytest.FixtureRequest) -> AsyncIterator[int]:
-    async with serving(app, request.param) as port:
-        yield port
-
-
-@pytest.fixture
-async def wire(port: int) -> AsyncIterator[Wire]:
-    async with connected(port) as wire:
-        yield wire
 
 
 @pytest.mark.parametrize("path", [b"/whole", b"/parts", b"/stream", b"/undeclared"])

@@ -1,16 +1,13 @@
 """The socket, with both parsers: deadlines for heads, bodies nobody reads, odd requests."""
 
 import asyncio
-from collections.abc import AsyncIterator
 
 import pytest
 from starlette.types import Receive, Scope, Send
 
 from gatepost.edge.edge import respond
 from gatepost.wire.deadlines import HEAD_ALLOWANCE
-from gatepost.wire.fast import FastProtocol
-from gatepost.wire.plain import PlainProtocol
-from tests.server.wire import SOON, Wire, connected, serving
+from tests.server.wire import SOON, Wire
 
 HEAD = b"POST /read HTTP/1.1\r\nhost: h\r\n"
 
@@ -25,18 +22,6 @@ async def app(scope: Scope, receive: Receive, send: Send) -> None:
             size += len(message.get("body", b""))
             more = message.get("more_body", False)
     await respond(send, 200 if scope["path"] == "/read" else 401, b"%d" % size)
-
-
-@pytest.fixture(scope="module", params=[FastProtocol, PlainProtocol], ids=["httptools", "h11"])
-async def port(request: pytest.FixtureRequest) -> AsyncIterator[int]:
-    async with serving(app, request.param) as port:
-        yield port
-
-
-@pytest.fixture
-async def wire(port: int) -> AsyncIterator[Wire]:
-    async with connected(port) as wire:
-        yield wire
 
 
 @pytest.mark.requirement("W22")
