@@ -32,8 +32,10 @@ class Written:
         self.fields: Any = None
         self.lines = b""
 
-    def renewed(self, fields: Fields) -> bytes | None:
-        """The lines of these from now on; None when uvicorn must judge them."""
+    def of(self, fields: Fields) -> bytes | None:
+        """The lines of these, kept until there are others; None when uvicorn must judge them."""
+        if fields is self.fields:
+            return self.lines
         lines = lines_of(fields)
         if lines is not None:
             self.fields, self.lines = fields, lines
@@ -196,11 +198,12 @@ class Cycle(RequestResponseCycle):
         """See `WholeSend`."""
         if self.response_started or status == NO_CONTENT or not self._is_usual():
             return False
-        if fields is not SAID.fields and SAID.renewed(fields) is None:
+        head = SAID.of(fields)
+        if head is None:
             return False
         self.response_started = True
         self.waiting_for_100_continue = False
-        self._leave((STATUS_LINE[status], SAID.lines, stamp), body)
+        self._leave((STATUS_LINE[status], head, stamp), body)
         return True
 
     async def run_asgi(self, app: Any) -> None:
@@ -249,11 +252,11 @@ class Cycle(RequestResponseCycle):
 
     def _is_usual(self) -> bool:
         """Whether nothing about the connection or the request asks for a longer way."""
-        return not (
-            not self.keep_alive
-            or self.disconnected
-            or self.connection.flow.write_paused
-            or self.scope["method"] == "HEAD"
+        return (
+            self.keep_alive
+            and not self.disconnected
+            and not self.connection.flow.write_paused
+            and self.scope["method"] != "HEAD"
         )
 
     def _sent_whole(self, start: Any, message: Any) -> bool:
@@ -284,10 +287,7 @@ class Cycle(RequestResponseCycle):
 
     def _common(self) -> bytes:
         """The lines that every answer has, written once for all of a second."""
-        defaults = self.connection.server_state.default_headers
-        if defaults is not DATED.fields:
-            DATED.renewed(defaults)
-        return DATED.lines
+        return DATED.of(self.connection.server_state.default_headers) or b""
 
     async def _settled(self, pledge: Pledge, start: Any, message: Any) -> tuple[Any, Any]:
         """The answer as it may leave, once what it had to wait for is settled."""
