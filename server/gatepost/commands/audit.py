@@ -25,7 +25,7 @@ from gatepost.audit.export import (
 from gatepost.audit.otlp import as_otlp
 from gatepost.audit.trail import read
 from gatepost.audit.verify import Verdict, verify
-from gatepost.commands.configuration import config_option, examine, show
+from gatepost.commands.configuration import config_option, fit_for
 from gatepost.config.references import plain
 from gatepost.keyring import KeyRing
 from gatepost.release import version
@@ -82,10 +82,10 @@ def verify_(
         ]
         keys = from_pem(key.read_text()) if key is not None else {}
         if files:
-            keys = keys or public_keys(_ring(_configured(path)))
+            keys = keys or public_keys(_ring(fit_for(path, SETTINGS)))
             found = [verify_lines(one.read_bytes().splitlines(), keys, kept) for one in files]
         else:
-            found = _in_database(_configured(path), tenant, keys, kept)
+            found = _in_database(fit_for(path, SETTINGS), tenant, keys, kept)
     except (Unreadable, ValueError) as problem:
         raise click.ClickException(f"{problem}.") from None
     if not found:
@@ -128,7 +128,7 @@ def told(found: Verdict) -> str:
 @config_option
 def export(tenant: str, form: Form, since: datetime | None, output: BinaryIO, path: Path) -> None:
     """Write a tenant's records, after signing a checkpoint of the last one."""
-    config = _configured(path)
+    config = fit_for(path, SETTINGS)
     begin = int(since.replace(tzinfo=UTC).timestamp() * 1000) if since is not None else 0
 
     async def work(records: Records, keyring: KeyRing) -> None:
@@ -160,7 +160,7 @@ async def _projected(records: Records, tenant: str, form: Form, since: int) -> A
 @config_option
 def key(path: Path) -> None:
     """Print the public keys that checkpoints are verified with, one for each key of the ring."""
-    click.echo(as_pem(public_keys(_ring(_configured(path)))), nl=False)
+    click.echo(as_pem(public_keys(_ring(fit_for(path, SETTINGS)))), nl=False)
 
 
 @audit.command()
@@ -179,7 +179,7 @@ def checkpoint(tenant: str | None, path: Path) -> None:
             found += (await records.of(one).trail.checkpoints())[-1:]
         return found
 
-    for one in _at_the_trail(_configured(path), work):
+    for one in _at_the_trail(fit_for(path, SETTINGS), work):
         click.echo(line(of_checkpoint(one)), nl=False)
 
 
@@ -195,17 +195,6 @@ def _in_database(config: Config, tenant: str | None, keys: PublicKeys, kept: Kep
         return found
 
     return _at_the_trail(config, work)
-
-
-def _configured(path: Path) -> Config:
-    """The configuration, if its records can outlive a process and be proven."""
-    config, _, found = examine(path)
-    if config is not None:
-        found = [one for one in found if one.setting in SETTINGS and one.level == "error"]
-    show(found)
-    if config is None or found:
-        raise click.exceptions.Exit(1)
-    return config
 
 
 def _ring(config: Config) -> KeyRing:
