@@ -113,8 +113,11 @@ def _endings(company: Studio, dave: Visitor) -> Iterator[Scene]:
     gone = company.asks("refund", {"customer": "C-11", "amount": 45.0})
     page = dave.open(f"/approvals/{gone}?edit=yes")
     company.decides("alice", gone)
-    page.locator("#approve-edited").evaluate("button => { button.disabled = false }")
-    page.locator("#approve-edited").click()
+    expect(page.get_by_text("has approved this meanwhile")).to_be_visible()
+    # As whoever sends it at the same moment: the page lets nobody press it any more.
+    page.locator("#approve-edited").evaluate(
+        "button => { button.disabled = false; button.click() }"
+    )
     expect(page.get_by_role("alert")).to_be_visible()
     yield "too-late", page
 

@@ -17,7 +17,8 @@ from playwright.sync_api import Browser, Page
 
 from tests.architecture.source import ROOT
 from tests.dashboard.scenes import DARK, PHONE, scenes
-from tests.dashboard.studio import Studio, chromium, studio
+from tests.dashboard.studio import Studio, studio
+from tests.support.chromium import chromium
 
 FOLDER = ROOT / "docs" / "images"
 HERE = Path(__file__).parent

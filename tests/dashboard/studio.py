@@ -1,6 +1,5 @@
 """A company at work: its people, its agents, what waits, and a browser that looks at it."""
 
-import os
 from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -8,7 +7,7 @@ from typing import Any
 
 import httpx2
 import msgspec
-from playwright.sync_api import Browser, BrowserContext, Page, sync_playwright
+from playwright.sync_api import Browser, BrowserContext, Page
 
 from gatepost.approvals.request import GrantTerms
 from gatepost.approvals.settings import ApprovalRule, ApprovalsSettings
@@ -22,10 +21,9 @@ from gatepost_keys.issuer.state import CLI_CLIENT
 from gatepost_keys.mint import Person as User
 from tests.dashboard import billing
 from tests.dashboard.site import Site, site
+from tests.support.chromium import WITHIN_MS
 from tests.support.waiting import eventually
 
-CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
 CLI_SECRET = "the-secret-of-this-test-run"
 USERS = (
     User(username="alice", name="Alice Archer", tenant="acme", roles=("approver", "admin")),
@@ -187,15 +185,6 @@ def studio(root: Path) -> Iterator[Studio]:
         yield Studio(running)
 
 
-@contextmanager
-def chromium() -> Iterator[Browser]:
-    """A real browser."""
-    with sync_playwright() as playwright:
-        browser = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield browser
-        browser.close()
-
-
 class Visitor:
     """One person at a browser; whatever the browser complains about is kept."""
 
@@ -231,7 +220,7 @@ class Visitor:
 def visiting(studio: Studio, browser: Browser, name: str = "", **context: Any) -> Iterator[Visitor]:
     """A browser of its own, with that person signed in; it ends without complaints."""
     opened = browser.new_context(**context)
-    opened.set_default_timeout(8_000)
+    opened.set_default_timeout(WITHIN_MS)
     visitor = Visitor(studio, opened, name)
     try:
         yield visitor

@@ -5,21 +5,18 @@ from pathlib import Path
 
 import msgspec
 import pytest
-from playwright.sync_api import Browser, Page
+from playwright.sync_api import Browser, Page, expect
 from starlette.responses import HTMLResponse
 
 from gatepost.settings import Config, ToolsSettings
 from gatepost_keys.mint import Person as User
 from tests.dashboard import hostile
 from tests.dashboard.site import site
-from tests.dashboard.studio import CHROMIUM, CLI_SECRET, Studio, Visitor, chromium
+from tests.dashboard.studio import CLI_SECRET, Studio, Visitor
+from tests.support.chromium import chromium, in_a_browser
 from tests.support.serving import Server
 
-pytestmark = [
-    pytest.mark.slow,
-    pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}"),
-]
+pytestmark = [pytest.mark.slow, *in_a_browser]
 
 NAME = f'<img src=x onerror="{hostile.OWNED}"><script>{hostile.OWNED}</script>'
 SUBJECT = f'\'"><svg onload="{hostile.OWNED}">'
@@ -130,7 +127,7 @@ def test_decisions_and_their_reasons_are_text(company: Studio, dave: Visitor) ->
         "form[action$='/reject'] textarea, form[action$='/reject'] input[name=reason]"
     ).fill(hostile.MARKUP.replace("\u0000", ""))
     page.locator("form[action$='/reject'] button").last.click()
-    page.wait_for_load_state("load")
+    expect(page.get_by_role("heading", name="Rejected")).to_be_visible()
     harmless(page)
     for place in (f"/approvals/{identity}", "/history", "/audit"):
         look(dave, place)

@@ -8,17 +8,17 @@ import pytest
 from playwright.sync_api import Page
 
 from tests.dashboard.scenes import DARK, PHONE, scenes
-from tests.dashboard.studio import CHROMIUM, chromium, studio
+from tests.dashboard.studio import studio
 from tests.support import node
+from tests.support.chromium import chromium, in_a_browser
 
 AXE = Path(os.environ.get("AXE", node.FOLDER / "node_modules" / "axe-core" / "axe.min.js"))
 """The checks that most of WCAG 2.2 AA can be made by, as far as a program can."""
 RULES = {"runOnly": ["wcag2a", "wcag2aa", "wcag21a", "wcag21aa", "wcag22aa", "best-practice"]}
 
 pytestmark = [
-    pytest.mark.browser,
+    *in_a_browser,
     pytest.mark.slow,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}"),
     pytest.mark.skipif(not AXE.exists(), reason="axe-core is not in tests/node"),
 ]
 

@@ -9,13 +9,10 @@ from playwright.sync_api import Browser, Page, expect
 
 from tests.dashboard import billing
 from tests.dashboard.agent import ANSWER_S, Agent, agent
-from tests.dashboard.studio import CHROMIUM, Studio, Visitor, chromium, studio, visiting
+from tests.dashboard.studio import Studio, Visitor, studio, visiting
+from tests.support.chromium import chromium, in_a_browser
 
-pytestmark = [
-    pytest.mark.requirement("A7"),
-    pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}"),
-]
+pytestmark = [pytest.mark.requirement("A7"), *in_a_browser]
 
 INVOICE = {
     "to": "lena@mueller.example",

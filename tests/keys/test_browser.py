@@ -11,18 +11,13 @@ from pathlib import Path
 import httpx2
 import pytest
 import uvicorn
-from playwright.sync_api import Browser, Page, sync_playwright
+from playwright.sync_api import Browser, Page, expect
 
 from gatepost_keys.issuer import IssuerSettings, app
 from tests.keys.client import challenge_of
+from tests.support.chromium import WITHIN_MS, chromium, in_a_browser
 
-CHROMIUM = Path(os.environ.get("CHROMIUM", "/usr/bin/chromium"))
-ARGUMENTS = ["--no-sandbox", "--disable-gpu", "--disable-background-networking"]
-
-pytestmark = [
-    pytest.mark.browser,
-    pytest.mark.skipif(not CHROMIUM.exists(), reason=f"no Chromium at {CHROMIUM}"),
-]
+pytestmark = in_a_browser
 
 
 class Callback(BaseHTTPRequestHandler):
@@ -74,17 +69,15 @@ def issuer() -> Iterator[str]:
 
 @pytest.fixture(scope="module")
 def browser() -> Iterator[Browser]:
-    with sync_playwright() as playwright:
-        chromium = playwright.chromium.launch(executable_path=CHROMIUM, args=ARGUMENTS)
-        yield chromium
-        chromium.close()
+    with chromium() as running:
+        yield running
 
 
 @pytest.fixture
 def page(browser: Browser) -> Iterator[Page]:
     """A page on which everything the browser complains about fails the test."""
     context = browser.new_context()
-    context.set_default_timeout(10_000)
+    context.set_default_timeout(WITHIN_MS)
     page = context.new_page()
     complaints: list[str] = []
     page.on("console", lambda message: complaints.append(message.text))
@@ -120,7 +113,7 @@ def test_a_person_signs_in_and_allows_with_the_mouse(
     """Sign-in, consent, client; the browser blocks nothing and complains of nothing."""
     page.goto(request(issuer, callback))
     page.get_by_role("button", name="Bob Bright").click()
-    assert page.get_by_role("heading", level=1).inner_text() == "Allow Ledger Agent to act for you?"
+    expect(page.get_by_role("heading", level=1)).to_have_text("Allow Ledger Agent to act for you?")
     page.get_by_role("button", name="Allow").click()
     page.wait_for_url(f"{callback}?**")
 
@@ -155,20 +148,20 @@ def test_somebody_else_can_sign_in_from_the_consent_page(
     page.get_by_role("link", name="Someone else").click()
     page.get_by_role("button", name="Dave Dunn").click()
 
-    assert page.get_by_text("dave@acme.example").is_visible()
+    expect(page.get_by_text("dave@acme.example")).to_be_visible()
 
 
 def test_a_foreign_page_cannot_frame_the_pages(
     browser: Browser, issuer: str, callback: str
 ) -> None:
-    """Clickjacking: the frame stays empty."""
+    """Clickjacking: the browser says that it is in a frame, and nothing of the page is sent."""
     page = browser.new_page()
     page.goto(callback)
     page.set_content(f'<iframe src="{request(issuer, callback)}"></iframe>'.replace("&", "&amp;"))
-    frame = page.frames[1]
-    frame.wait_for_load_state()
+    said = page.frame_locator("iframe").locator("body")
 
-    assert "Who are you" not in frame.content()
+    expect(said).to_contain_text("The pages of this issuer cannot be embedded")
+    expect(said).not_to_contain_text("Who are you")
     page.close()
 
 
@@ -186,6 +179,7 @@ def test_the_pages_fit_and_can_be_read(
     shots = {"signin": measure(page)}
     keep(page, f"signin-{scheme}-{width}")
     page.get_by_role("button", name="Alice Archer").click()
+    expect(page.get_by_role("button", name="Allow")).to_be_visible()
     shots["consent"] = measure(page)
     keep(page, f"consent-{scheme}-{width}")
     page.goto(f"{issuer}/authorize?client_id=nobody")
