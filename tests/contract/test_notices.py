@@ -2,13 +2,15 @@
 
 import asyncio
 
+import asyncpg
 import msgspec
 import pytest
 from sqlalchemy.exc import IntegrityError
 
-from gatepost.stores.api import Records
+from gatepost.stores.api import Records, StoreUnavailable
 from gatepost.stores.backends import open_records
 from gatepost.stores.notices import Notice
+from gatepost.stores.sql import database
 from tests.contract.samples import HOUR, approval, notice
 
 NOW = 1_001.0
@@ -41,14 +43,14 @@ async def test_each_is_taken_by_one(sql_url: str) -> None:
 
     taken: list[str] = []
     while found := await asyncio.gather(
-        *(one.claim_notices(NOW, LATER, f"h{at}", 4) for at, one in enumerate(replicas))
+        *(each.claim_notices(NOW, LATER, f"h{at}", 4) for at, each in enumerate(replicas))
     ):
         assert all(len(some) <= 4 for some in found)
         if not any(found):
             break
         taken += [one.id for some in found for _, one in some]
-    for one in replicas:
-        await one.aclose()
+    for replica in replicas:
+        await replica.aclose()
 
     assert sorted(taken) == wanted
 
@@ -181,4 +183,26 @@ async def test_a_change_whose_notice_cannot_be_kept_is_not_made(
 
     records = await open_records(sql_url)
     assert await records.of("acme").approvals.get("a1") is not None
+    await records.aclose()
+
+
+async def test_a_change_that_hangs_half_way_is_taken_back(
+    migrated_postgres: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The request is in the transaction already when its notice hangs; neither is kept."""
+    monkeypatch.setattr(database, "ANSWER_S", 0.5)
+    records = await open_records(migrated_postgres)
+    approvals = records.of("acme").approvals
+    other = await asyncpg.connect(migrated_postgres)
+    await other.execute("BEGIN; LOCK TABLE notices")
+
+    for _ in range(3):
+        with pytest.raises(StoreUnavailable, match="does not answer in time"):
+            await approvals.open(approval(), notice())
+
+    await other.close()
+    monkeypatch.setattr(database, "ANSWER_S", 20.0)
+    assert await approvals.get("a1") is None
+    assert await approvals.open(approval(), notice()) is None
+    assert await ids(records) == ["acme/msg_a1_requested"]
     await records.aclose()
