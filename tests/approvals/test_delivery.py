@@ -309,4 +309,5 @@ async def test_of_too_many_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatc
 
     assert sorted(house.receiver.ids) == ["m2", "m3", "m4"]
     assert sorted(one["webhook_id"] for one in logs) == ["m0", "m1"]
+    assert replica.done == {"taken": 3, "given_up": 0, "dropped": 2}
     assert {one["event"] for one in logs} == {"webhook_dropped"}

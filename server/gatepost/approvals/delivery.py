@@ -50,6 +50,8 @@ class Delivery:
     ) -> None:
         self._records, self._webhook, self._clock = records, webhook, clock
         self._pauses_s, self._closing_s = pauses_s, closing_s
+        self.done = {"taken": 0, "given_up": 0, "dropped": 0}
+        """How many messages it has done with, and how."""
         self._holder = secrets.token_hex(8)
         self._sending: set[asyncio.Task[None]] = set()
         self._grown: set[str] = set()
@@ -127,11 +129,13 @@ class Delivery:
             await self._records.of(change.tenant).notices.add(notice)
         except StoreUnavailable as outage:
             # What was decided is decided.
+            self.done["dropped"] += 1
             log.warning("webhook_dropped", tenant=change.tenant, reason=str(outage))
 
     async def _shed(self) -> None:
         for tenant in tuple(self._grown):
             for dropped in await self._records.of(tenant).notices.shed(MOST_UNSENT):
+                self.done["dropped"] += 1
                 log.warning("webhook_dropped", tenant=tenant, webhook_id=dropped)
             self._grown.discard(tenant)
 
@@ -144,8 +148,10 @@ class Delivery:
                 pause_s = self._pauses_s[taken.tries - 1]
                 await notices.put_off(taken, self._clock() + pause_s)
                 asyncio.get_running_loop().call_later(pause_s, self._wake.set)
-            elif await notices.remove(taken) and why is not None:
-                log.warning("webhook_given_up", tenant=tenant, webhook_id=taken.id, reason=why)
+            elif await notices.remove(taken):
+                self.done["taken" if why is None else "given_up"] += 1
+                if why is not None:
+                    log.warning("webhook_given_up", tenant=tenant, webhook_id=taken.id, reason=why)
         except StoreUnavailable as outage:
             # Whoever takes it next sends it again, and its receiver knows it by its id.
             log.warning("webhook_not_noted", webhook_id=taken.id, reason=str(outage))
