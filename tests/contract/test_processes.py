@@ -136,6 +136,23 @@ async def test_what_was_acknowledged_outlives_a_kill(sql_url: str) -> None:
     ]
 
 
+async def test_a_kill_parts_no_request_from_its_notice(sql_url: str) -> None:
+    """SIGKILL in the middle of both: either is there with the other, or neither is."""
+    with started(1) as (writer,):
+        writer.begin(sql_url, "ask_always")
+        for _ in range(40):
+            writer.next_line()
+        writer.kill()
+        acknowledged = int(writer.stdout.split()[-1])
+    records = await open_records(sql_url)
+    requests = await records.of("acme").approvals.waiting(10_000)
+    told = await records.claim_notices(2_000.0, 2_030.0, "h", 10_000)
+    await records.aclose()
+
+    assert len(requests) >= acknowledged >= 40
+    assert sorted(one.about for _, one in told) == sorted(one.id for one in requests)
+
+
 def test_a_new_file_may_be_opened_by_several_at_once(peers: list[Peer], tmp_path: Path) -> None:
     """Whoever comes first makes the tables; nobody fails, and nobody makes them twice."""
     for attempt in range(4):
