@@ -318,7 +318,6 @@ class Services:
         """Close what was made here, the log last, so that it has the last requests."""
         await self.withdrawals.aclose()
         await self.keeper.aclose()
-        await self.reviews.aclose()
         await self.runs.aclose()  # before the rest, which what still runs uses
         await self.journal.aclose()
         for introspectors in self._introspectors:
@@ -356,6 +355,7 @@ async def opened(
         await closing.enter_async_context(storage.sweeping(records))
         await closing.enter_async_context(services.secrets.watching())
         await closing.enter_async_context(beating(pulse_of(services)))
+        await closing.enter_async_context(services.reviews.delivery.running())
         await closing.enter_async_context(expiring(services.approvals))
         yield services
 
