@@ -15,6 +15,13 @@ from tests.audit.shelf import Shelf, person, shelf
 
 HERE = Path(__file__).parent
 FAR, FARTHER = "203.0.113.9", "2001:db8::7"
+ITS_KEY = """\
+# key b9f329fb
+-----BEGIN PUBLIC KEY-----
+MCowBQYDK2VwAyEAU8nsHwCuuGMBcyrNH7myRLvEn2Z/Wq/20RKeiG97NG0=
+-----END PUBLIC KEY-----
+"""
+"""Of `earlier.jsonl`, as `gatepost audit key` printed it."""
 LABEL = "c6a2Label=Source IPv6 Address c6a2="
 
 
@@ -67,7 +74,7 @@ async def test_an_operator_may_want_no_addresses() -> None:
 def test_a_chain_of_an_earlier_release_verifies() -> None:
     """Its file, as that release wrote it, before records said anything of addresses."""
     lines = (HERE / "earlier.jsonl").read_bytes().splitlines()
-    seen = verify_lines(lines, from_pem((HERE / "earlier.pem").read_text()))
+    seen = verify_lines(lines, from_pem(ITS_KEY))
     _, _, rows = read(lines)
 
     assert (seen.bad, seen.records, seen.proven) == (None, 3, 3)
