@@ -163,7 +163,9 @@ class Services:
         self.keys.retain([trusted.settings.issuer for trusted in issuers.issuers])
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
-        self.keeper.ledger.terms = Terms(**msgspec.structs.asdict(config.tasks))
+        self.keeper.ledger.terms = Terms(
+            **msgspec.structs.asdict(config.tasks), peers=config.audit.peers
+        )
         self.cutoffs.configure(config.tenancy.suspended)
         is_outcast = outcasts(config, issuers)
         self.keeper.is_out = lambda caller: is_outcast(caller) or self.cutoffs.is_cut(caller)
