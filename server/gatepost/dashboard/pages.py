@@ -26,7 +26,7 @@ def pages(config: Config, services: Services, view: View) -> tuple[Page, ...]:
     review = Review(sheet, desk, live, targets=targets, tools=lambda: services.registry.tools)
     catalogue = Catalogue(
         sheet,
-        registry=lambda: services.registry,
+        runner=lambda: services.runner,
         plan=lambda: desk.plan,
         seen=services.decisions.seen,
         baseline=frozenset(config.scopes.baseline),
