@@ -116,8 +116,13 @@ RECORDS: dict[str, Any] = {
         guarded=False,
     ),
     "by a limit": a_record(
-        {"kind": "refusal", "outcome": "rate_limit"},
+        {"kind": "refusal", "outcome": "rate_limit", "limit": "tenant"},
         {"reason": "Later."},
+        Failure("rate_limit", "Later.", limit="tenant"),
+    ),
+    "by a limit elsewhere, which the tool met": a_record(
+        {"kind": "refusal", "outcome": "rate_limit"},
+        {"reason": "Later.", **ARGUMENTS},
         Failure("rate_limit", "Later."),
     ),
     "correlation": a_record({}, {"correlation": ODD, **ARGUMENTS}, correlation=ODD),
@@ -162,16 +167,24 @@ def test_a_draft_is_what_its_body_encodes_to(name: str) -> None:
     assert {field: value for field, (_, value) in side.items()} == private
     assert made.body == b"," + ENCODED(body)[1:]
     assert made.side == ENCODED(side)
-    assert (made.at, made.sort) == (AT, (body.kind, body.tool, body.outcome))
+    sort = (body.kind, body.tool, body.outcome)
+    assert (made.at, made.sort) == (AT, (*sort, body.limit, 1) if body.limit else sort)
 
 
 def test_refusals_that_are_alike_are_one_draft() -> None:
-    """With their number; those of somebody else are another one."""
+    """With their number; those of somebody else or by another limit are another one."""
     calls = [a_call(), a_call(), a_call(caller=person("bob"))]
-    refused = Failure("rate_limit", "Later.")
-    made = drafted([entry_of(call, None, refused) for call in calls])
+    refused = Failure("rate_limit", "Later.", limit="caller")
+    other = entry_of(a_call(), None, Failure("rate_limit", "Later.", limit="tenant"))
+    made = drafted([*(entry_of(call, None, refused) for call in calls), other])
+    bodies = [msgspec.json.decode(b"{" + one.body[1:]) for one in made]
 
-    assert [msgspec.json.decode(b"{" + one.body[1:]).get("times", 1) for one in made] == [2, 1]
+    assert [(body.get("times", 1), body["limit"]) for body in bodies] == [
+        (2, "caller"),
+        (1, "caller"),
+        (1, "tenant"),
+    ]
+    assert [one.sort[3:] for one in made] == [("caller", 2), ("caller", 1), ("tenant", 1)]
 
 
 ASKED: dict[str, bytes] = {

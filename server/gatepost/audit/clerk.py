@@ -124,13 +124,14 @@ class Clerk:
         made: dict[str, list[Draft]] = {}
         kept: list[Entry] = []
         guards: list[Guard] = []
-        limited: dict[tuple[int, str], list[Ended]] = {}
+        limited: dict[tuple[int, str, str | None], list[Ended]] = {}
         changes = settings.calls == "changes"
         for entry in entries:
             if len(entry) != 2:  # no pair
                 call, _, _, found, ending = entry
                 if ending is not None and is_limited(ending):
-                    limited.setdefault((id(call.caller), call.name), []).append(entry)
+                    alike = id(call.caller), call.name, ending.limit
+                    limited.setdefault(alike, []).append(entry)
                     continue
                 if changes and ending is None and found and reads(found[0].offer):
                     continue
@@ -143,9 +144,9 @@ class Clerk:
                 made.setdefault(entry[0], []).append(entry[1])
             else:
                 made.setdefault(entry[0].caller.tenant_id, []).append(sheet.draft(entry))
-        for alike in limited.values():
-            one = sheet.draft(alike[-1], len(alike))
-            made.setdefault(alike[0][0].caller.tenant_id, []).append(one)
+        for refused in limited.values():
+            one = sheet.draft(refused[-1], len(refused))
+            made.setdefault(refused[0][0].caller.tenant_id, []).append(one)
         return made
 
 
@@ -212,14 +213,16 @@ class Sheet:
         at, took = int((ended + self._offset) * 1000), int((ended - began) * 1e6)
         duration = f',"duration_us":{took}' if took else ""
         request = f',"request_id":{quoted(call.request_id)}' if call.request_id else ""
-        special = details = ""
-        if remarks or call.retry is not None or call.depth or times != 1:
-            special, details = _special(call, remarks or NOTHING, times)
+        special = details = limit = ""
+        if ending is not None and is_limited(ending):
+            limit = ending.limit or ""
+        if remarks or call.retry is not None or call.depth or limit:
+            special, details = _special(call, remarks or NOTHING, times, limit)
         return drafted(
             f',"at":{at}{begins.members}{duration}{request}{special}{author.closing}{details}'
             f',"commitments":{commitments}}}',
             at,
-            begins.sort,
+            (*begins.sort[:3], limit, times) if limit else begins.sort,
             side,
         )
 
@@ -230,7 +233,7 @@ def _asked(call: Call, outcome: str) -> str:
     return call.name if known else ""
 
 
-def _special(call: Call, remarks: Mapping[str, str], times: int) -> tuple[str, str]:
+def _special(call: Call, remarks: Mapping[str, str], times: int, limit: str) -> tuple[str, str]:
     """What few bodies have: before what is about the caller, and behind it."""
     details = {name: remarks[name] for name in remarks if name not in {"replayed", "approval"}}
     before = members(
@@ -239,5 +242,6 @@ def _special(call: Call, remarks: Mapping[str, str], times: int) -> tuple[str, s
         approval=remarks.get("approval", ""),
         depth=call.depth,
         times=times,
+        limit=limit,
     )
     return before, members(details=details)

@@ -1,6 +1,7 @@
 """The pages there are."""
 
 from gatepost.audit.trail import Trail
+from gatepost.config.references import plain
 from gatepost.dashboard.catalogue import Catalogue
 from gatepost.dashboard.evidence import Evidence
 from gatepost.dashboard.grants import Grants
@@ -39,6 +40,7 @@ def pages(config: Config, services: Services, view: View) -> tuple[Page, ...]:
         trail=trail,
         limits=services.limits,
         tools=lambda: services.registry.tools,
+        several=plain(config.storage.database).startswith("postgresql:"),
         seen=services.decisions.seen,
     )
     one = "/approvals/{id}"
