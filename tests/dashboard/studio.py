@@ -1,6 +1,6 @@
 """A company at work: its people, its agents, what waits, and a browser that looks at it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -172,11 +172,13 @@ def settings(config: Config, root: Path) -> Config:
 
 
 @contextmanager
-def studio(root: Path) -> Iterator[Studio]:
+def studio(
+    root: Path, change: Callable[[Config], Config] = lambda config: config
+) -> Iterator[Studio]:
     """The company, until the block ends."""
     opened = site(
         root,
-        change=lambda config: settings(config, root),
+        change=lambda config: change(settings(config, root)),
         users=USERS,
         cli_secret=CLI_SECRET,
         scopes=(*SCOPES.split(), "billing:close"),

@@ -10,6 +10,7 @@ import click
 
 from gatepost.approvals.erasure import forget
 from gatepost.audit.erasure import Erasure as Record
+from gatepost.callers import forget_person
 from gatepost.commands.configuration import administrator, config_option
 from gatepost.commands.stores import EVERY_TENANT, Stores, at_stores, checked, configured
 from gatepost.config.references import plain
@@ -145,6 +146,7 @@ async def forgotten(whom: Whom, yes: bool, reason: str, stores: Stores) -> bool:
     while some := await records.estate.clear_of(tenant_id, mine):
         gone += some
     gone += await forget(records.of(tenant_id), issuer, subject)
+    gone += await forget_person(records.of(tenant_id), issuer, subject)
     click.echo(f"removed {gone} records")
     click.echo("Files in the tenant's workspace are no one person's, and stay.")
     if stores.keyring is not None:

@@ -1,12 +1,13 @@
 """Every tool that is served, who may call it, and why not."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from gatepost.approvals.policy import Demand, Plan
+from gatepost.callers import KEPT_S
 from gatepost.dashboard.sheet import Sheet
 from gatepost.dashboard.visit import Answer, Visit
 from gatepost.tools.api import Call, Tool
@@ -48,8 +49,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     standing: Standing | None = None
 
 
-Seen = Callable[[str, int], Sequence[TenantContext]]
-"""So many callers of a tenant that this process has seen, the latest first."""
+Seen = Callable[[str, int], Awaitable[Sequence[TenantContext]]]
+"""So many callers of a tenant that any process has seen lately, the latest first."""
 
 
 class Catalogue:
@@ -70,7 +71,7 @@ class Catalogue:
 
     async def show(self, visit: Visit) -> Answer:
         """All tools, judged for whom the visitor has chosen."""
-        query, callers = visit.query, self._seen(visit.tenant, MOST_CALLERS)
+        query, callers = visit.query, await self._seen(visit.tenant, MOST_CALLERS)
         chosen = query.get("caller", "")
         caller = next((one for one in callers if key_of(one) == chosen), None)
         entered = query.get("scopes", "")[:MOST_SCOPES]
@@ -97,6 +98,7 @@ class Catalogue:
             packs=_by_pack(rows),
             count=len(rows),
             callers=[(key_of(one), one) for one in callers],
+            kept=f"{KEPT_S / 86_400:g} days",
             chosen=chosen if caller else "",
             entered=entered,
             somebody=somebody,

@@ -29,7 +29,7 @@ def pages(config: Config, services: Services, view: View) -> tuple[Page, ...]:
         sheet,
         runner=lambda: services.runner,
         plan=lambda: desk.plan,
-        seen=services.decisions.seen,
+        seen=services.callers.lately,
         baseline=frozenset(config.scopes.baseline),
         implied=config.scopes.implied,
     )
@@ -41,7 +41,7 @@ def pages(config: Config, services: Services, view: View) -> tuple[Page, ...]:
         limits=services.limits,
         tools=lambda: services.registry.tools,
         several=plain(config.storage.database).startswith("postgresql:"),
-        seen=services.decisions.seen,
+        seen=services.callers.lately,
     )
     one = "/approvals/{id}"
     return (

@@ -86,7 +86,7 @@ class Usage:
         since = (now - span.length_s) // span.step_s * span.step_s + span.step_s
         counts = await self._trail.usage(visit.tenant, since=since, bucket_s=span.step_s)
         # One bucket each, whatever clients and tokens they use.
-        seen = self._seen(visit.tenant, CALLERS)
+        seen = await self._seen(visit.tenant, CALLERS)
         callers = list({one.principal_key: one for one in seen}.values())
         levels = await self._limits.levels(
             visit.tenant, tools=sorted(self._tools()), callers=callers
