@@ -146,8 +146,9 @@ async def forgotten(whom: Whom, yes: bool, reason: str, stores: Stores) -> bool:
     while some := await records.estate.clear_of(tenant_id, mine):
         gone += some
     gone += await forget(records.of(tenant_id), issuer, subject)
-    gone += await forget_person(records.of(tenant_id), issuer, subject)
     click.echo(f"removed {gone} records")
+    if await forget_person(records.of(tenant_id), issuer, subject):
+        click.echo("forgot that this person has called lately")
     click.echo("Files in the tenant's workspace are no one person's, and stay.")
     if stores.keyring is not None:
         record = Record(records, stores.keyring)
