@@ -120,9 +120,9 @@ RECORDS: dict[str, Any] = {
         {"reason": "Later."},
         Failure("rate_limit", "Later.", limit="tenant"),
     ),
-    "by a limit elsewhere, which the tool met": a_record(
+    "by another limit": a_record(
         {"kind": "refusal", "outcome": "rate_limit"},
-        {"reason": "Later.", **ARGUMENTS},
+        {"reason": "Later."},
         Failure("rate_limit", "Later."),
     ),
     "correlation": a_record({}, {"correlation": ODD, **ARGUMENTS}, correlation=ODD),

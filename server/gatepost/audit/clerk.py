@@ -216,7 +216,7 @@ class Sheet:
         special = details = limit = ""
         if ending is not None and is_limited(ending):
             limit = ending.limit or ""
-        if remarks or call.retry is not None or call.depth or limit:
+        if remarks or call.retry is not None or call.depth or limit or times != 1:
             special, details = _special(call, remarks or NOTHING, times, limit)
         return drafted(
             f',"at":{at}{begins.members}{duration}{request}{special}{author.closing}{details}'

@@ -72,5 +72,5 @@ def reads(offer: Offer) -> bool:
 
 
 def is_limited(ending: Failure | Reason) -> TypeGuard[Failure]:
-    """Whether a limit has refused the call; one that a tool met elsewhere is none of ours."""
-    return isinstance(ending, Failure) and ending.limit is not None
+    """Whether a limit has refused the call."""
+    return isinstance(ending, Failure) and ending.kind == "rate_limit"

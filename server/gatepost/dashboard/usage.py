@@ -144,7 +144,7 @@ def tools_of(counts: Iterable[Count]) -> list[ToolUse]:
 
 
 def refused_by(counts: Iterable[Count]) -> list[tuple[str, int]]:
-    """How many calls each kind of limit has refused, the most first; "": nobody wrote which."""
+    """How many calls each kind of limit has refused, the most first; "": none of `[limits]`."""
     refused: Counter[str] = Counter()
     for one in counts:
         if (one.kind, one.outcome) == ("refusal", "rate_limit"):

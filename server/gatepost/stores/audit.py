@@ -12,7 +12,7 @@ import msgspec
 
 Sort = tuple[str, str, str] | tuple[str, str, str, str, int]
 """
-Kind, tool and outcome of a record; of refusals by a limit also which limit, and how many they are.
+Kind, tool and outcome of a record; where it names a limit, also that and how often it has refused.
 """
 
 
@@ -51,7 +51,7 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     limit: str = ""
     """Part of the body: which limit has refused."""
     times: int = 1
-    """Part of the body where there is a limit: so many refusals are one record."""
+    """Part of the body where that names a limit: so many refusals are one record."""
 
     @property
     def sort(self) -> Sort:
@@ -76,8 +76,8 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     """The latest."""
     counts: str
     """
-    How many there are of each sort: JSON, ``[[kind, tool, outcome, number], …]``; of refusals by a
-    limit, which are counted one by one, ``[kind, tool, outcome, limit, number]``.
+    How many there are of each sort: JSON, ``[[kind, tool, outcome, number], …]``; where records
+    name a limit, how often it has refused: ``[kind, tool, outcome, limit, number]``.
     """
     records: str
     """JSON, see `gatepost.stores.segment`."""
@@ -126,8 +126,8 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 class Count(msgspec.Struct, frozen=True):
     """
-    How many records of one tool ended one way within one slice of time; of refusals by a limit, how
-    many there were, since many can be one record.
+    How many records of one tool ended one way within one slice of time; where they name a limit,
+    how many calls it has refused, since many can be one record.
     """
 
     at: int
@@ -137,7 +137,7 @@ class Count(msgspec.Struct, frozen=True):
     outcome: str
     number: int
     limit: str = ""
-    """Which limit has refused; older records do not say, and count once each."""
+    """Which of our limits has refused; records that do not say it count once each."""
 
 
 Batch = Mapping[str, Sequence[Draft]]
