@@ -173,12 +173,20 @@ def settings(config: Config, root: Path) -> Config:
 
 @contextmanager
 def studio(
-    root: Path, change: Callable[[Config], Config] = lambda config: config
+    root: Path,
+    *,
+    proxies: tuple[str, ...] = (),
+    change: Callable[[Config], Config] = lambda config: config,
 ) -> Iterator[Studio]:
-    """The company, until the block ends."""
+    """The company, until the block ends; *proxies* are those that it trusts."""
+
+    def changed(config: Config) -> Config:
+        listen = msgspec.structs.replace(config.listen, trusted_proxies=proxies)
+        return change(settings(msgspec.structs.replace(config, listen=listen), root))
+
     opened = site(
         root,
-        change=lambda config: change(settings(config, root)),
+        change=changed,
         users=USERS,
         cli_secret=CLI_SECRET,
         scopes=(*SCOPES.split(), "billing:close"),

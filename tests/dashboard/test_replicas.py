@@ -94,7 +94,7 @@ def pair_on(root: Path, database: str, shared: str) -> Iterator[Pair]:
         storage = StorageSettings(database=database, shared=shared)
         return msgspec.structs.replace(config, storage=storage, limits=LIMITS)
 
-    with studio(root, change) as company, replica(company) as pair:
+    with studio(root, change=change) as company, replica(company) as pair:
         yield pair
 
 
