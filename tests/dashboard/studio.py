@@ -148,7 +148,7 @@ class Studio:
     def until_waiting(self, count: int) -> None:
         """Return once so many requests wait."""
         desk = self.site.services.approvals
-        eventually(lambda: len(self.site.run(desk.waiting("acme"))) == count, within=5)
+        eventually(lambda: len(self.site.run(desk.waiting("acme"))) == count, within=20)
 
     @contextmanager
     def later(self, by_s: float) -> Iterator[None]:
