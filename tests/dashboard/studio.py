@@ -172,11 +172,16 @@ def settings(config: Config, root: Path) -> Config:
 
 
 @contextmanager
-def studio(root: Path) -> Iterator[Studio]:
-    """The company, until the block ends."""
+def studio(root: Path, *, proxies: tuple[str, ...] = ()) -> Iterator[Studio]:
+    """The company, until the block ends; *proxies* are those that it trusts."""
+
+    def change(config: Config) -> Config:
+        listen = msgspec.structs.replace(config.listen, trusted_proxies=proxies)
+        return settings(msgspec.structs.replace(config, listen=listen), root)
+
     opened = site(
         root,
-        change=lambda config: settings(config, root),
+        change=change,
         users=USERS,
         cli_secret=CLI_SECRET,
         scopes=(*SCOPES.split(), "billing:close"),
