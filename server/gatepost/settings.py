@@ -178,7 +178,10 @@ class LimitsSettings(Table, frozen=True, kw_only=True):
     max_header_bytes: int = 32_768
     """The largest sum of header names and values, the Authorization header aside."""
     header_timeout_s: float = 10.0
-    """Seconds from the connection, or an answer, until a request's headers are complete."""
+    """
+    Seconds from the connection, or an answer, until a request's headers are complete; where the
+    server speaks TLS itself, as many before that for the handshake.
+    """
     body_timeout_s: float = 30.0
     """Seconds until a request's body is complete."""
     listen_streams: int = 20_000
