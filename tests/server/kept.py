@@ -166,6 +166,7 @@ def secure(idp: Idp, folder: Path) -> Iterator[Secure]:
             "tls_certificate": certificate,
             "tls_key": key,
             "allowed_origins": [PAGE],
+            "trusted_proxies": ["127.0.0.1/32"],
         },
         "tools": {"packs": ["demo"], "load": ["./again.py"]},
         "storage": {"database": "sqlite:///gatepost.db"},

@@ -144,6 +144,18 @@ def test_a_limit_counts_requests_whose_head_is_known(site: Secure) -> None:
         assert kept.times() == times + 4
 
 
+def test_a_proxy_that_is_trusted_no_more_says_nothing_of_the_peer(site: Secure) -> None:
+    """The address that the log has is the connection's, once there is no such proxy."""
+    line = r'"peer":"{}".*"correlation":"proxied"'
+    fields = {"x_forwarded_for": "203.0.113.9", "x_octopus_correlation_id": "proxied"}
+    with site.kept(**fields) as kept:
+        kept.warm()
+        site.site.process.wait_for(line.format(r"203\.0\.113\.9"))
+        with site.changed(listen(site, trusted_proxies=[])):
+            assert kept.ask().status == 200
+            site.site.process.wait_for(line.format(r"127\.0\.0\.1"))
+
+
 def test_requests_that_wait_behind_each_other_all_meet_the_reload(site: Secure) -> None:
     """Pipelined, in a single record or a byte a record: none is served by what was in force."""
     with site.kept() as kept:
