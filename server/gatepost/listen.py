@@ -131,6 +131,24 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext:
     return context
 
 
+class Certificate:
+    """What the server shows to whoever connects; another one counts from the next handshake on."""
+
+    def __init__(self, certificate: str, key: str) -> None:
+        self.context = tls_context(certificate, key)
+        self._renewed = self.context
+
+    def renew(self, certificate: str, key: str) -> None:
+        """Show this one; raises as `tls_context` does, and then the one before stays."""
+        self._renewed = tls_context(certificate, key)
+        # Loaded into the context in use, a chain and a key that do not fit would leave it with
+        # neither. This is called in each handshake, also where no name was sent.
+        self.context.sni_callback = self._choose
+
+    def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self._renewed
+
+
 def listen_config(
     app: ASGIApp,
     deadlines: Deadlines,

@@ -34,7 +34,10 @@ class Listen(Table, frozen=True, kw_only=True):
     workers: int = 1
     """How many processes serve; they share the socket and need a key ring."""
     tls_certificate: str = ""
-    """A PEM file with the certificate chain; with `tls_key` the server speaks TLS itself."""
+    """
+    A PEM file with the certificate chain; with `tls_key` the server speaks TLS itself. After
+    `SIGHUP` whoever connects is shown the one that is there then.
+    """
     tls_key: str = ""
     """A PEM file with the certificate's private key."""
     trusted_proxies: tuple[str, ...] = ()

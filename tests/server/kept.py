@@ -121,8 +121,9 @@ class Kept:
 class Secure:
     """The server, and the connections to it."""
 
-    def __init__(self, site: Post, tls: ssl.SSLContext, usual: Tree) -> None:
-        self.site, self.tls, self._usual = site, tls, usual
+    def __init__(self, site: Post, company: Company, usual: Tree) -> None:
+        self.site, self.company, self._usual = site, company, usual
+        self.tls = ssl.create_default_context(cafile=str(company.bundle))
 
     @contextmanager
     def kept(self, token: str = "", **fields: str) -> Iterator[Kept]:
@@ -155,7 +156,6 @@ def secure(idp: Idp, folder: Path) -> Iterator[Secure]:
     """`gatepost serve` with a certificate, until the block ends."""
     company = Company(folder)
     certificate, key = company.certify("localhost")
-    tls = ssl.create_default_context(cafile=str(company.bundle))
     port = free_port()
     (folder / "again.py").write_text(TOOLS, encoding="utf-8")
     usual = {
@@ -172,7 +172,7 @@ def secure(idp: Idp, folder: Path) -> Iterator[Secure]:
         "storage": {"database": "sqlite:///gatepost.db"},
     }
     with post(idp, folder, [main(idp), second(idp)], **usual) as site:
-        yield Secure(site, tls, dict(site.configured))
+        yield Secure(site, company, dict(site.configured))
 
 
 def main(idp: Idp, **settings: Any) -> Tree:
