@@ -15,7 +15,7 @@ from gatepost.listen import listen_config
 from gatepost.wire.deadlines import Deadlines
 from gatepost.wire.fast import FastProtocol
 
-DEADLINES = Deadlines(head_s=5.0, keep_alive_s=75, drain_s=1, max_head_bytes=8_192)
+DEADLINES = Deadlines(head_s=5.0, keep_alive_s=75, drain_s=4, max_head_bytes=8_192)
 """Collectors ask every fifteen seconds to a minute, on a connection that they keep."""
 READ_WITHIN_S = 0.5
 """Of a stop: what is not read by then is nobody's loss."""
