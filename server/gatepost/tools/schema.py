@@ -12,7 +12,7 @@ from pydantic.json_schema import GenerateJsonSchema
 from pydantic_core import ErrorDetails, PydanticSerializationError, to_jsonable_python
 from typing_extensions import TypedDict
 
-from gatepost.tools.api import ToolFailure
+from gatepost.tools.api import CallContext, ToolFailure
 from gatepost.tools.dialect import validator_of
 from gatepost.tools.mistake import NOTHING_HIDDEN, Hidden, got, mistake, path_of
 from gatepost.tools.secret import secret_arguments
@@ -63,8 +63,8 @@ def arguments_of(function: Callable[..., Any]) -> Arguments:
     Read the parameters after the first (the context) of a tool function.
 
     Types are taken as JSON means them: a string is never read as a number. Descriptions come from
-    ``Annotated[str, Field(description=…)]`` or ``Annotated[str, "…"]``. TypeError when a parameter
-    has no annotation or cannot be passed by name.
+    ``Annotated[str, Field(description=…)]`` or ``Annotated[str, "…"]``. TypeError when the first is
+    no context, and when another has no annotation or cannot be passed by name.
     """
     adapter, parameters = _adapter(function)
     schema = tidy(adapter.json_schema(schema_generator=Plain))
@@ -135,11 +135,24 @@ def _adapter(
     function: Callable[..., Any],
 ) -> tuple[TypeAdapter[dict[str, Any]], list[inspect.Parameter]]:
     hints = get_type_hints(function, include_extras=True)
-    parameters = list(inspect.signature(function).parameters.values())[1:]
+    parameters = list(inspect.signature(function).parameters.values())
+    if not parameters or not _takes_context(parameters[0], hints.get(parameters[0].name)):
+        # It would be given the context in the place of an argument, and nobody would be told.
+        wanted = "its first parameter is the call's context: write `ctx: CallContext`"
+        raise TypeError(f"{function.__name__}: {wanted}")
+    parameters = parameters[1:]
     make: Any = TypedDict  # its fields are known only now
     shape = make("Arguments", {p.name: _field(function, p, hints.get(p.name)) for p in parameters})
     shape.__pydantic_config__ = ConfigDict(extra="forbid", allow_inf_nan=False)
     return TypeAdapter(shape), parameters
+
+
+def _takes_context(first: inspect.Parameter, hint: Any) -> bool:
+    if first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
+        return False
+    if hint is None:
+        return first.name.startswith(("ctx", "context", "_"))
+    return hint is Any or (isinstance(hint, type) and issubclass(CallContext, hint))
 
 
 def _field(function: Callable[..., Any], parameter: inspect.Parameter, hint: Any) -> Any:
