@@ -27,7 +27,7 @@ Event = dict[str, Any]
 class Cluster(Replicas):
     """Two replicas of one resource, and the balancer whose address the resource is."""
 
-    def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str]) -> None:
+    def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str], **settings: Any) -> None:
         super().__init__(
             idp,
             folder,
@@ -35,6 +35,7 @@ class Cluster(Replicas):
             tools=Path(toolset.__file__),
             port=free_port(),
             tasks={"lease_s": LEASE_S},
+            **settings,
         )
         self._names = count()
 
