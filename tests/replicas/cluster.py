@@ -179,6 +179,10 @@ class Caller:
         """Any POST, to the endpoint unless *url* says otherwise."""
         return await self._http.post(url or self.url(at), content=body, headers=dict(headers))
 
+    async def get(self, headers: Mapping[str, str], *, at: int | None = None) -> httpx2.Response:
+        """A GET of the endpoint that is refused: a stream would be waited for to its end."""
+        return await self._http.get(self.url(at), headers=dict(headers))
+
     async def post(self, session: str, body: Mapping[str, Any], *, at: int | None = None) -> int:
         """A notification or a response of a session; the status of its answer."""
         answer = await self._http.post(
