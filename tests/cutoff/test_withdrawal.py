@@ -204,6 +204,27 @@ async def test_a_call_that_runs_by_an_approval_comes_to_its_end(bureau: Watched)
     assert await state_of(there, request) == "used"
 
 
+async def test_a_call_that_was_stopped_is_not_asked_about_anew(bureau: Watched) -> None:
+    """Who signs in again and makes it again hears that part of it may be done."""
+    here, there = bureau.replicas
+    bureau.gate = asyncio.Event()
+    request = await here.asked(caller=ALICE, what="a")
+    await here.desk.approve(ACME, request.id, CAROL)
+    running = asyncio.create_task(here.call(caller=ALICE, what="a"))
+    await asyncio.wait_for(bureau.entered.wait(), 10)
+    cut = order(subject="alice")
+    bureau.learn(cut)
+    running.cancel()
+    with pytest.raises(asyncio.CancelledError):
+        await running
+
+    assert await bureau.shut(cut) == 0
+    fresh = msgspec.structs.replace(ALICE, issued_at=int(NOW) + 1)
+    assert "was stopped while its tool ran" in said(await there.call(caller=fresh, what="a"))
+    assert bureau.effects["a"] == 1
+    assert kind(await there.call(caller=fresh, what="a")) == "approval_pending"
+
+
 @pytest.mark.parametrize("edits", [False, True])
 async def test_the_first_of_two_approvals_goes_with_who_gave_it(edits: bool) -> None:
     """The request waits on as it came, and needs two others; what they made of it is gone too."""

@@ -217,11 +217,18 @@ class Desk:
             return case
         if request.until <= self.clock():
             return await self.expire(case)
-        if is_dropped(request, self.is_cut):
+        dropped, gone = is_dropped(request, self.is_cut), taken_back(request, self.is_cut)
+        if not dropped and not gone:
+            return case
+        if request.state == "approved":
+            # Withdrawn it would be asked about anew: not while the call runs that it was given for,
+            # nor when that was stopped and nobody has heard so.
+            claims = self.records.of(request.tenant).claims
+            is_begun = await claims.get(claim_of(request.id)) is not None
+            return case if is_begun else await self._end(case, "withdrawn")
+        if dropped:
             return await self._end(case, "withdrawn")
-        if gone := taken_back(request, self.is_cut):
-            return await self._without(case, gone)
-        return case
+        return await self._without(case, gone)
 
     async def expire(self, case: Case) -> Case | None:
         """The time of an open request is over; None when somebody else changed it meanwhile."""
@@ -253,14 +260,8 @@ class Desk:
         return self.records.of(tenant).approvals
 
     async def _without(self, case: Case, gone: tuple[Decision, ...]) -> Case | None:
-        """The same without these approvals; None when somebody else changed it meanwhile."""
+        """One that waits, without these approvals; None when somebody else changed it meanwhile."""
         request = case.request
-        if request.state == "approved":
-            # Withdrawn it would be asked about anew: not while the call runs that it was given for.
-            claims = self.records.of(request.tenant).claims
-            if await claims.get(claim_of(request.id)) is not None:
-                return case
-            return await self._end(case, "withdrawn")
         kept = tuple(one for one in request.decisions if one not in gone)
         changes: dict[str, Any] = {"decisions": kept}
         if any(one.edited for one in gone):

@@ -68,9 +68,9 @@ def revoke(wants_list: bool, undo: str, path: Path, **given: object) -> None:
     """
     Refuse every token that was issued before now, at every server within a second.
 
-    Of several of --tenant, --subject and --client, all must fit. Calls, streams, tasks and requests
-    for approval of these callers end; what a call has done stays done. New sign-ins work, unless
-    --for refuses them too.
+    Of several of --tenant, --subject and --client, all must fit. Calls, streams, sessions, tasks,
+    requests for approval and grants of these callers end, and so does what they approved and nobody
+    has used yet; what a call has done stays done. New sign-ins work, unless --for refuses them too.
     """
     asked = Asked(**given)  # type: ignore[arg-type]  # click has made them of these types
     named = asked.tenant or asked.subject or asked.client
