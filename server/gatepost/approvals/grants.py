@@ -171,8 +171,9 @@ class Granting:
         """End those that rest on somebody who is shut out; how many there were."""
         grants, count, after = self._records.of(tenant).grants, 0, ""
         while page := await grants.page(after, PAGE):
-            for grant in map(_grant, page):
-                if not stands(grant, self._is_cut) and await grants.revoke(grant.id):
+            for record in page:
+                grant = _grant(record)
+                if not stands(grant, self._is_cut) and await grants.revoke(record.id):
                     count += 1
                     await self._herald.grant("grant_revoked", grant)
             after = page[-1].id
