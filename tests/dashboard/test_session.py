@@ -245,7 +245,7 @@ def cut(site: Site, subject: str) -> Iterator[None]:
 
 
 def test_a_cut_off_ends_sessions_and_their_live_pages(shared: Site) -> None:
-    """Within a second: the next page asks for a sign-in, and a stream says that it is over."""
+    """The next page asks for a sign-in, and a stream says that it is over."""
     with (
         shared.guest("bob", fresh=True) as guest,
         guest.stream("/test/live") as lines,

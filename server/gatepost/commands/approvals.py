@@ -235,7 +235,7 @@ def at_the_desk(path: Path, tenant: str, do: Callable[[Desk], Awaitable[T]]) -> 
 
 @asynccontextmanager
 async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator[Desk]:
-    """A desk of this command's own, with the record and the webhook that the servers have."""
+    """A desk of this command's own, with the servers' record; the webhook's messages they send."""
     keyring = keyring_of(config)
     records = await open_records(plain(config.storage.database))
     relay = await open_relay(plain(config.storage.shared))
@@ -256,5 +256,4 @@ async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator
             cutoffs.configure(config.tenancy.suspended)
             await cutoffs.look()
             reviews.desk.is_cut = cutoffs.is_cut
-            async with aclosing(reviews):
-                yield reviews.desk
+            yield reviews.desk
