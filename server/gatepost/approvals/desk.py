@@ -82,29 +82,42 @@ class Desk:
         kept = self.settings.max_waiting_per_tenant
         cases = [await self.current(case_of(one)) for one in await self._of(tenant).waiting(kept)]
         found = [one.request for one in cases if one and one.request.state == "waiting"]
-        found += await scripts.waiting(self.records, tenant)
+        found += await scripts.waiting(self.records, tenant, now=self.clock())
         return sorted(found, key=lambda one: (one.created_at, one.id))
 
     async def history(
         self, tenant: str, *, before: Request | None = None, most: int = PAGE
     ) -> list[Request]:
-        """Calls that were decided, expired or used, the last changed first; then the next page."""
+        """
+        Calls that were decided, expired or used, and scripts that were rejected: the last changed
+        first, then the next page.
+        """
         place = None
-        if before is not None:
+        if before is not None and before.kind == "script":
+            place = (before.decided_at or before.created_at, before.id)
+        elif before is not None:
             record = await self._of(tenant).get(before.id)
             place = None if record is None else (record.changed_at, record.id)
-        return [case_of(one).request for one in await self._of(tenant).past(place, most)]
+        records = await self._of(tenant).past(place, most)
+        found = [((one.changed_at, one.id), case_of(one).request) for one in records]
+        for script in await scripts.rejected(self.records, tenant, now=self.clock()):
+            own = (script.decided_at or script.created_at, script.id)
+            if place is None or own < place:
+                found.append((own, script))
+        found.sort(key=lambda one: one[0], reverse=True)
+        return [request for _, request in found[:most]]
 
     async def get(self, tenant: str, request_id: str) -> Request | None:
         """One call or script, in whatever state; None: unknown, or another tenant's."""
         if request_id.startswith(scripts.PREFIX):
-            return await scripts.one(self.records, tenant, request_id)
+            return await scripts.one(self.records, tenant, request_id, now=self.clock())
         case = await self.case(tenant, request_id)
         return None if case is None else case.request
 
     def objection(self, request: Request, who: Approver) -> str | None:
-        """Why this person cannot decide about it, in a sentence for them; None when they can."""
-        return objection(request, who, now=self.clock())
+        """Why this person cannot approve it, in a sentence for them; None when they can."""
+        judged = scripts.objection if request.kind == "script" else objection
+        return judged(request, who, now=self.clock())
 
     async def approve(  # noqa: PLR0913  # what a person may say with a yes, by name
         self,
@@ -156,6 +169,7 @@ class Desk:
                 by,
                 reason=self._words(tenant, reason),
                 now=self.clock(),
+                keep_s=self.settings.keep_s,
             )
             await self.herald.request("rejected", decided, by)
             return decided
@@ -239,6 +253,10 @@ class Desk:
         due = await self.records.overdue_approvals(self.clock(), DUE)
         ended = [await self.case(tenant, approval_id) for tenant, approval_id in due]
         return sum(one is not None for one in ended)
+
+    async def tidy(self) -> int:
+        """Forget rejected scripts whose time is over, of every tenant; how many."""
+        return await scripts.tidy(self.records, now=self.clock())
 
     async def settle(self, case: Case, *, told: What | None = None, **changes: Any) -> Case | None:
         """

@@ -19,7 +19,7 @@ from gatepost.commands.configuration import (
     visible,
 )
 from gatepost.config.references import plain
-from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Review
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Rejection, Review
 from gatepost.packs.scripts.script import Script
 from gatepost.packs.scripts.shelf import Shelf
 from gatepost.settings import Config
@@ -50,8 +50,9 @@ class Desk(msgspec.Struct, frozen=True):
             raise click.ClickException(failure.failure.message) from None
         if file is not None:
             found.append(file)
-        waiting = [one for one in await self.approvals.waiting() if one.name == name]
-        return [*found, *(script_of(one) for one in reversed(waiting))]
+        tried = [*reversed(await self.approvals.waiting())]
+        tried += [one.review for one in await self.approvals.rejected()]
+        return [*found, *(script_of(one) for one in tried if one.name == name)]
 
 
 @click.group()
@@ -67,7 +68,7 @@ def scripts() -> None:
 @tenant_option
 @config_option
 def list_(tenant: str, path: Path) -> None:
-    """List what may run, what waits for an administrator, and what nobody has called yet."""
+    """List what may run, waits for an administrator, was rejected, or was never called yet."""
     rows = at_the_desk(path, tenant, rows_of)
     if not rows:
         click.echo(f"The tenant {tenant} has no scripts.")
@@ -88,12 +89,14 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
     Let the script NAME run as it is.
 
     Without --digest it only shows the script, or what is different from the approved one. With it,
-    the content of that digest is approved, and nothing else.
+    the content of that digest is approved, and nothing else, also when it was rejected before.
     """
     name = name.removesuffix(".star")
 
-    async def look(desk: Desk) -> tuple[list[Script], Review | None]:
-        return await desk.there(name), await desk.approvals.approved(name)
+    async def look(desk: Desk) -> tuple[Script | None, Review | None, Rejection | None]:
+        found = next(iter(await desk.there(name)), None)
+        rejection = None if found is None else await desk.approvals.rejection(found)
+        return found, await desk.approvals.approved(name), rejection
 
     async def decide(desk: Desk) -> Script | None:
         wanted = [one for one in await desk.there(name) if one.digest == digest]
@@ -111,10 +114,13 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
             )
         click.echo(f"{approved.file} of the tenant {tenant} may run, as it is now.")
         return
-    found, before = at_the_desk(path, tenant, look)
-    if not found:
+    found, before, rejection = at_the_desk(path, tenant, look)
+    if found is None:
         raise click.ClickException(f"The tenant {tenant} has no script {name}.")
-    show(found[0], before, tenant)
+    show(found, before, tenant)
+    if rejection is not None:
+        why = f"{rejection.by.shown} has rejected exactly this. {rejection.reason}"
+        click.echo(visible(why.rstrip()))
 
 
 @scripts.command()
@@ -157,10 +163,12 @@ async def rows_of(desk: Desk) -> list[tuple[str, str, str, str, str]]:
     """One for each content that counts, by name."""
     settings = desk.config.packs.scripts
     approved = {one.name: one for one in await desk.approvals.all_approved()}
-    waiting = await desk.approvals.waiting()
+    waiting, rejected = await desk.approvals.waiting(), await desk.approvals.rejected()
     rows = [row("approved", one) for one in approved.values()]
     rows += [row("waits", one) for one in waiting]
+    rows += [row("rejected", one.review, by=one.by.shown, at=one.at) for one in rejected]
     known = {one.digest for one in (*approved.values(), *waiting)}
+    known |= {one.review.digest for one in rejected}
     for script in (await desk.shelf.all()).scripts:
         if script.allowed_by(settings):
             rows.append((script.name, "allowed", script.digest, "packs.scripts.allow", ""))
@@ -170,10 +178,13 @@ async def rows_of(desk: Desk) -> list[tuple[str, str, str, str, str]]:
     return sorted(rows)
 
 
-def row(state: str, review: Review) -> tuple[str, str, str, str, str]:
+def row(
+    state: str, review: Review, *, by: str = "", at: float | None = None
+) -> tuple[str, str, str, str, str]:
     """A decision or a question as a line of the list."""
-    when = datetime.fromtimestamp(review.at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    return (review.name, state, review.digest, visible(review.by), when)
+    seconds = review.at if at is None else at
+    when = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return (review.name, state, review.digest, visible(by or review.by), when)
 
 
 def script_of(review: Review) -> Script:
