@@ -16,6 +16,8 @@ from gatepost.cutoffs.watch import CutOffs
 from gatepost.cutoffs.withdrawal import Withdrawals, withdraw
 from gatepost.dashboard.settings import DashboardSettings
 from gatepost.mcp.legacy import LIFETIME_S
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Asker
+from gatepost.packs.scripts.script import Script
 from gatepost.settings import Config
 from gatepost.stores.api import StoreUnavailable
 from gatepost.stores.cutoffs import CutOff
@@ -85,6 +87,49 @@ async def test_what_is_withdrawn_is_what_is_refused(bureau: Watched, case: int) 
     assert len(await there.desk.grants(ACME)) == (0 if reached else 1)
     states = {one.state for one in await there.desk.history(ACME)}
     assert states == ({"withdrawn"} if reached else {"approved"})
+
+
+@pytest.mark.parametrize("case", range(len(REACHED)))
+async def test_scripts_wait_no_more_for_whom_is_refused(bureau: Watched, case: int) -> None:
+    """They stand in the same inbox; called by somebody else, they wait again."""
+    selectors, caller, reached = REACHED[case]
+    here, there = bureau.replicas
+    script = Script("report", b"x = 1", "workspace")
+    approvals = Approvals(bureau.records.of(ACME).entries(SUBJECT), clock=bureau.clock)
+    asker = Asker(
+        issuer=caller.issuer,
+        kind=caller.subject_kind,
+        client_id=caller.client_id,
+        actor=caller.actor,
+        issued_at=caller.issued_at,
+    )
+    await approvals.submit([script], by=caller.subject, most=9, asker=asker)
+    [waits] = await here.desk.waiting(ACME)
+    assert (waits.caller.actor, waits.caller.kind) == (caller.actor, caller.subject_kind)
+    cut = order(**selectors)
+    bureau.learn(cut)
+
+    assert len(await here.desk.waiting(ACME)) == (0 if reached else 1)
+    if reached:
+        with pytest.raises(Undecidable, match="Nothing of that content waits"):
+            await there.desk.approve(ACME, waits.id, Operator("root"))
+    assert not await approvals.holds(script)
+    assert await bureau.shut(cut) == 0  # who tried to decide has ended it
+    assert [one.what for one in bureau.told] == (["withdrawn"] if reached else [])
+    bureau.clock.now += 1000
+    await approvals.submit([script], by="carol", most=9)
+    assert [one.caller.subject for one in await there.desk.waiting(ACME)] == (
+        ["carol"] if reached else [caller.subject]
+    )
+
+
+async def test_an_older_versions_script_goes_with_the_id_that_it_kept(bureau: Watched) -> None:
+    """Which issuer's it was nobody knows: an order that names one leaves it to an administrator."""
+    approvals = Approvals(bureau.records.of(ACME).entries(SUBJECT), clock=bureau.clock)
+    await approvals.submit([Script("report", b"x = 1", "workspace")], by="bob", most=9)
+
+    assert await bureau.shut(order(subject="bob", issuer="https://id.example")) == 0
+    assert await bureau.shut(order(subject="bob")) == 1
 
 
 async def test_who_has_signed_in_since_keeps_what_they_ask_for(bureau: Watched) -> None:

@@ -82,7 +82,8 @@ class Desk:
         kept = self.settings.max_waiting_per_tenant
         cases = [await self.current(case_of(one)) for one in await self._of(tenant).waiting(kept)]
         found = [one.request for one in cases if one and one.request.state == "waiting"]
-        found += await scripts.waiting(self.records, tenant, now=self.clock())
+        waiting = await scripts.waiting(self.records, tenant, now=self.clock())
+        found += [one for one in waiting if not is_dropped(one, self.is_cut)]
         return sorted(found, key=lambda one: (one.created_at, one.id))
 
     async def history(
@@ -139,6 +140,7 @@ class Desk:
         """
         if request_id.startswith(scripts.PREFIX):
             self._inside(tenant, by)
+            await self._drop_scripts(tenant)
             decided = await scripts.approve(
                 self.records, tenant, request_id, by, seen=seen, now=self.clock()
             )
@@ -194,10 +196,10 @@ class Desk:
 
     async def withdraw(self, tenant: str) -> int:
         """
-        End what rests on anybody who is shut out: what they wait for, approvals for them and by
-        them that nobody has used, and grants for them and by them; how many of all there were.
+        End what rests on anybody who is shut out: what they wait for, scripts too, approvals for
+        them and by them that nobody has used, and grants for them and by them; how many there were.
         """
-        count = await self.granting.withdraw(tenant)
+        count = await self.granting.withdraw(tenant) + await self._drop_scripts(tenant)
         for approval_id in await self._of(tenant).undecided():
             case = await self.case(tenant, approval_id)
             count += case is not None and case.request.state == "withdrawn"
@@ -279,6 +281,12 @@ class Desk:
             return True
         await self.herald.record("void", changed.request, by)
         return False
+
+    async def _drop_scripts(self, tenant: str) -> int:
+        gone = await scripts.withdraw(self.records, tenant, self.is_cut, now=self.clock())
+        for request in gone:
+            await self.herald.request("withdrawn", request)
+        return len(gone)
 
     def _of(self, tenant: str) -> Approvals:
         return self.records.of(tenant).approvals

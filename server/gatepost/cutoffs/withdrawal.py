@@ -6,11 +6,11 @@ from itertools import chain, repeat
 
 import structlog
 
+from gatepost.approvals import scripts
 from gatepost.approvals.desk import Desk
 from gatepost.stores.api import Records, StoreUnavailable
 from gatepost.stores.cutoffs import CutOff
 
-KINDS = ("approvals", "grants")
 PAUSES_S = (1.0, 5.0, 30.0, 120.0)
 """How long until what the database did not take is tried again; then as long as the last."""
 
@@ -70,5 +70,5 @@ async def withdraw(records: Records, desk: Desk, cuts: Iterable[CutOff]) -> int:
     """
     tenants = {cut.tenant for cut in cuts}
     if "" in tenants:
-        tenants.update(await records.estate.tenants(*KINDS))
+        tenants.update(await scripts.tenants(records))
     return sum([await desk.withdraw(tenant) for tenant in sorted(tenants - {""})])
