@@ -12,7 +12,7 @@ from gatepost.approvals.desk import Desk
 from gatepost.approvals.request import GrantTerms
 from gatepost_authz.caller import TenantContext
 from tests.cutoff.site import TASKS, Site
-from tests.cutoff.test_replicas import ACTING, ROBOT
+from tests.cutoff.test_replicas import ACTING, ROBOT, is_served
 from tests.replicas.cluster import WITHIN_S, Caller
 from tests.support.door import message
 
@@ -174,14 +174,16 @@ async def test_what_somebody_approved_goes_with_them(site: Site) -> None:
         await mine.open(desk, approver(site, "mallory"), stack)
         await others.open(desk, approver(site), stack)
 
+        mallory = await stack.enter_async_context(site.client(sub="mallory"))
         ordered = await site.order("revoke", "--subject", "mallory", "--issuer", site.issuer)
         for at in (0, 1):
+            # Until a replica has heard of it the approval is good, and the call would be made.
+            async def knows(at: int = at) -> bool:
+                return not await is_served(mallory, at)
+
+            await site.until(knows)
             for name in (mine.approved, mine.granted):
-
-                async def asks(name: str = name, at: int = at) -> bool:
-                    return await paid(client, name, at) == PENDING
-
-                await site.until(asks)
+                assert await paid(client, name, at) == PENDING
         assert await others.is_there(desk)
         ids = await waiting(desk)
         await desk.approve("acme", ids[mine.approved], approver(site))
