@@ -6,9 +6,11 @@ import pytest
 
 from gatepost.approvals.erasure import forget
 from gatepost.approvals.expiry import expiring
+from gatepost.approvals.herald import Change, Herald
 from gatepost.approvals.request import Operator, Undecidable
 from gatepost.packs.scripts.approvals import SUBJECT, Approvals
 from gatepost.packs.scripts.script import Script
+from gatepost.stores.api import StoreUnavailable
 from tests.approvals.bureau import ACME, BOB, WITHIN_S, Bureau
 from tests.support.mcp import a_caller
 
@@ -200,3 +202,43 @@ async def test_whoever_rejected_a_script_can_be_forgotten() -> None:
     [left] = await desk.history(ACME)
     assert (left.decisions[0].by.shown, left.decisions[0].reason) == ("erased", "")
     assert desk.objection(left, Operator("root")) is None
+
+
+@pytest.mark.requirement("P11")
+@pytest.mark.parametrize("verdict", ["approved", "rejected"])
+async def test_no_decision_about_a_script_counts_that_is_not_on_record(verdict: str) -> None:
+    """It is put there first, and taken back where somebody else was faster."""
+    bureau = Bureau()
+    desk, there = bureau.replica().desk, bureau.replica().desk
+    approvals = await submitted(bureau)
+    [script] = await desk.waiting(ACME)
+    told: list[str] = []
+
+    async def fails(change: Change) -> None:
+        raise StoreUnavailable("the record is away")
+
+    async def faster(change: Change) -> None:
+        if not told:
+            await there.reject(ACME, script.id, ADMIN, "")
+        told.append(change.what)
+
+    async def decide() -> None:
+        if verdict == "approved":
+            await desk.approve(ACME, script.id, ADMIN)
+        else:
+            await desk.reject(ACME, script.id, ADMIN, "")
+
+    desk.herald = Herald(bureau.relay, minutes=fails)
+    with pytest.raises(StoreUnavailable):
+        await decide()
+    assert [one.id for one in await desk.waiting(ACME)] == [script.id]
+
+    desk.herald = Herald(bureau.relay, minutes=faster)
+    if verdict == "rejected":
+        with pytest.raises(Undecidable, match="look at what waits now"):
+            await decide()
+        assert told == ["rejected", "void"]
+    else:
+        await decide()
+        assert told == ["approved"]
+        assert await approvals.holds(NEW)

@@ -139,13 +139,7 @@ class Desk:
         may stay as it is. *grant* lets further calls pass.
         """
         if request_id.startswith(scripts.PREFIX):
-            self._inside(tenant, by)
-            await self._drop_scripts(tenant)
-            decided = await scripts.approve(
-                self.records, tenant, request_id, by, seen=seen, now=self.clock()
-            )
-            await self.herald.request("approved", decided, by)
-            return decided
+            return await self._about_script("approved", tenant, request_id, by, seen=seen)
         while True:
             case = await self._judged(tenant, request_id, by)
             if seen is not None and seen != case.request.digest:
@@ -163,18 +157,8 @@ class Desk:
     async def reject(self, tenant: str, request_id: str, by: Approver, reason: str) -> Request:
         """Refuse the call; the agent reads *reason*, which may be empty. Raises Undecidable."""
         if request_id.startswith(scripts.PREFIX):
-            self._inside(tenant, by)
-            decided = await scripts.reject(
-                self.records,
-                tenant,
-                request_id,
-                by,
-                reason=self._words(tenant, reason),
-                now=self.clock(),
-                keep_s=self.settings.keep_s,
-            )
-            await self.herald.request("rejected", decided, by)
-            return decided
+            words = self._words(tenant, reason)
+            return await self._about_script("rejected", tenant, request_id, by, reason=words)
         while True:
             case, now = await self._judged(tenant, request_id, by), self.clock()
             words = self._words(tenant, reason)
@@ -272,6 +256,33 @@ class Desk:
             return None
         revision = changed.record.revision + 1
         return Case(msgspec.structs.replace(changed.record, revision=revision), changed.file)
+
+    async def _about_script(
+        self,
+        verdict: Verdict,
+        tenant: str,
+        request_id: str,
+        by: Approver,
+        *,
+        seen: str | None = None,
+        reason: str = "",
+    ) -> Request:
+        self._inside(tenant, by)
+        await self._drop_scripts(tenant)
+        now = self.clock()
+        decision = Decision(by=party_of(by), verdict=verdict, at=now, reason=reason)
+        until = now + self.settings.keep_s
+        decided = await scripts.decided(
+            self.records, request_id, by, decision, tenant=tenant, until=until
+        )
+        if seen is not None and seen != decided.digest:
+            raise Undecidable(scripts.GONE)
+        await self.herald.record(verdict, decided, by)
+        if not await scripts.keep(self.records, decided):
+            await self.herald.record("void", decided, by)
+            raise Undecidable(scripts.GONE)
+        await self.herald.request(verdict, decided, by, on_record=True)
+        return decided
 
     async def _kept(self, verdict: Verdict, changed: Case, by: Approver) -> bool:
         """Put a decision on record and keep it; False when the request changed meanwhile."""

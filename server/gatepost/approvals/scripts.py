@@ -4,15 +4,7 @@ import msgspec
 
 from gatepost.approvals import judgement
 from gatepost.approvals.reach import IsCut, is_dropped
-from gatepost.approvals.request import (
-    Approver,
-    Decision,
-    Operator,
-    Party,
-    Request,
-    Undecidable,
-    party_of,
-)
+from gatepost.approvals.request import Approver, Decision, Party, Request, Undecidable
 from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Judge, Rejection, Review
 from gatepost.packs.scripts.script import Script
 from gatepost.stores.api import Records
@@ -54,49 +46,44 @@ def objection(request: Request, who: Approver, *, now: float) -> str | None:
     return judgement.objection(request, who, now=now)
 
 
-async def approve(
-    records: Records, tenant: str, request_id: str, by: Approver, *, seen: str | None, now: float
-) -> Request:
-    """Let exactly this content run, also one that was rejected; Undecidable."""
-    found = await _found(records, tenant, request_id, now)
-    if found is None:
-        raise Undecidable(GONE)
-    request, review = found
-    if (why := objection(request, by, now=now)) is not None:
-        raise Undecidable(why)
-    if seen is not None and seen != request.digest:
-        raise Undecidable(GONE)
-    script = Script(review.name, review.content.encode(), review.place)
-    await _of(records, tenant, now).approve(script, by=party_of(by).shown)
-    return _decided(request, Decision(by=party_of(by), verdict="approved", at=now))
-
-
-async def reject(  # noqa: PLR0913  # what a person says with a no, by name
+async def decided(
     records: Records,
-    tenant: str,
     request_id: str,
     by: Approver,
+    decision: Decision,
     *,
-    reason: str,
-    now: float,
-    keep_s: float,
+    tenant: str,
+    until: float,
 ) -> Request:
-    """Refuse exactly this content, for so long as the decision is kept; Undecidable."""
-    found = await _found(records, tenant, request_id, now)
+    """The script as it is once this is decided, *until* when a rejection holds; Undecidable."""
+    found = await _found(records, tenant, request_id, decision.at)
     if found is None:
         raise Undecidable(GONE)
-    request, review = found
-    if (why := judgement.objection(request, by, now=now)) is not None:
+    request, _ = found
+    judged = objection if decision.verdict == "approved" else judgement.objection
+    if (why := judged(request, by, now=decision.at)) is not None:
         raise Undecidable(why)
-    who = party_of(by)
+    if decision.verdict == "rejected":
+        request = msgspec.structs.replace(request, until=until)
+    return _decided(request, decision)
+
+
+async def keep(records: Records, request: Request) -> bool:
+    """Let what was decided count; False when somebody else was faster."""
+    decision = request.decisions[-1]
+    found = await _found(records, request.tenant, request.id, decision.at)
+    if found is None:
+        return False
+    _, review = found
+    approvals, by = _of(records, request.tenant, decision.at), decision.by
+    if decision.verdict == "approved":
+        script = Script(review.name, review.content.encode(), review.place)
+        await approvals.approve(script, by=by.shown)
+        return True
     judge = Judge(
-        subject=who.subject, issuer=who.issuer, name=who.name, operator=isinstance(by, Operator)
+        subject=by.subject, issuer=by.issuer, name=by.name, operator=by.kind == "operator"
     )
-    until, approvals = now + keep_s, _of(records, tenant, now)
-    if not await approvals.reject(review, by=judge, reason=reason, until=until):
-        raise Undecidable(GONE)
-    decision = Decision(by=who, verdict="rejected", at=now, reason=reason)
-    return _decided(msgspec.structs.replace(request, until=until), decision)
+    return await approvals.reject(review, by=judge, reason=decision.reason, until=request.until)
 
 
 async def withdraw(records: Records, tenant: str, is_cut: IsCut, *, now: float) -> list[Request]:

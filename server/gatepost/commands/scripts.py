@@ -1,9 +1,7 @@
 """`gatepost scripts`: which scripts of a tenant may run, decided by whoever runs the server."""
 
-import asyncio
 import difflib
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +9,8 @@ from typing import TypeVar
 import click
 import msgspec
 
+from gatepost.approvals.scripts import PREFIX
+from gatepost.audit.journal import Journal
 from gatepost.commands.configuration import (
     administrator,
     check_tenant,
@@ -18,14 +18,11 @@ from gatepost.commands.configuration import (
     settled,
     visible,
 )
-from gatepost.config.references import plain
+from gatepost.commands.stores import Stores, at_stores
 from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Rejection, Review
 from gatepost.packs.scripts.script import Script
 from gatepost.packs.scripts.shelf import Shelf
 from gatepost.settings import Config
-from gatepost.stores.api import StoreRefused, StoreUnavailable
-from gatepost.stores.backends import open_records
-from gatepost.telemetry.logs import configure
 from gatepost.tools.api import ToolFailure
 from gatepost.workspace import Workspaces
 
@@ -35,11 +32,27 @@ tenant_option = click.option("--tenant", required=True, help="Whose scripts: a t
 
 
 class Desk(msgspec.Struct, frozen=True):
-    """One tenant's scripts and what was decided about them."""
+    """One tenant's scripts, what was decided about them, and the record of that."""
 
     config: Config
     approvals: Approvals
     shelf: Shelf
+    tenant: str
+    journal: Journal | None
+    """None: nothing is put on record, because that is off or nothing could sign it."""
+
+    async def record(self, outcome: str, name: str, digest: str = "") -> None:
+        """Put a decision on record, before it counts."""
+        if self.journal is not None:
+            await self.journal.note(
+                self.tenant,
+                "approval",
+                outcome=outcome,
+                tool=f"{name}.star",
+                approval=PREFIX + digest if digest else "",
+                details={"by": "operator"},
+                private={"operator": administrator()},
+            )
 
     async def there(self, name: str) -> list[Script]:
         """What has that name: first what a call would run now, then what was tried before."""
@@ -102,6 +115,8 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
         wanted = [one for one in await desk.there(name) if one.digest == digest]
         if not wanted:
             return None
+        if wanted[0].text is not None:
+            await desk.record("approved", name, digest or "")
         await desk.approvals.approve(wanted[0], by=administrator())
         return wanted[0]
 
@@ -130,7 +145,13 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
 def revoke(name: str, tenant: str, path: Path) -> None:
     """Take the approval of the script NAME back, or drop it from what waits."""
     name = name.removesuffix(".star")
-    was = at_the_desk(path, tenant, lambda desk: desk.approvals.revoke(name))
+
+    async def take_back(desk: Desk) -> str | None:
+        if await desk.approvals.has(name):
+            await desk.record("revoked", name)
+        return await desk.approvals.revoke(name)
+
+    was = at_the_desk(path, tenant, take_back)
     if was is None:
         raise click.ClickException(
             f"No script {name} of the tenant {tenant} is approved or waits; what the configuration "
@@ -197,19 +218,13 @@ def at_the_desk(path: Path, tenant: str, do: Callable[[Desk], Awaitable[T]]) -> 
     config, _ = settled(path)
     check_tenant(config, tenant)
 
-    async def work() -> T:
-        records = await open_records(plain(config.storage.database))
+    async def work(stores: Stores) -> T:
         workspaces = Workspaces(Path(config.workspace.root))
         try:
-            async with aclosing(records):
-                entries = records.of(tenant).entries(SUBJECT)
-                shelf = Shelf(config.packs.scripts, workspaces.of(tenant))
-                return await do(Desk(config, Approvals(entries), shelf))
+            entries = stores.records.of(tenant).entries(SUBJECT)
+            shelf = Shelf(config.packs.scripts, workspaces.of(tenant))
+            return await do(Desk(config, Approvals(entries), shelf, tenant, stores.journal))
         finally:
             workspaces.close()
 
-    configure(level="warning", form="console")
-    try:
-        return asyncio.run(work())
-    except (StoreRefused, StoreUnavailable) as error:
-        raise click.ClickException(str(error)) from None
+    return at_stores(config, work)
