@@ -139,7 +139,7 @@ class Services:
         self.callers = Callers(self.records, is_cut=self.cutoffs.is_cut)
         self.underway = Underway()
         self.underway.is_revoked = self.cutoffs.is_revoked
-        self.streams.is_cut = self.cutoffs.is_cut
+        self.streams.is_cut = self.approvals.is_cut = self.cutoffs.is_cut
 
     def apply(self, config: Config, toolbox: Toolbox) -> None:
         """Make what depends on issuers, tenants, scopes and tools; raises nothing half done."""

@@ -122,6 +122,7 @@ class Replica:
             Herald(bureau.relay, bureau.hears, notices=bureau.notices),
             clock=bureau.clock,
         )
+        self.desk.is_cut = lambda caller: bureau.cut(caller)
         settings = bureau.settings
         self.desk.apply(settings, plan_of(settings, tools.values()), tools)
         limits = {"timeout_s": LIMIT_S, "max_result_bytes": 4_000_000}

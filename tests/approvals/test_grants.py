@@ -6,6 +6,7 @@ from typing import Any
 import pytest
 
 from gatepost.approvals.request import GrantTerms, Operator, Undecidable
+from gatepost.cutoffs.snapshot import Snapshot
 from gatepost.cutoffs.withdrawal import withdraw
 from gatepost.stores.cutoffs import CutOff
 from tests.approvals.bureau import ACME, ALICE, BOB, Bureau, Replica, kind, said
@@ -188,7 +189,8 @@ async def test_a_cut_off_leaves_what_came_after_it() -> None:
     new = await replica.asked(what="new")
     await granted(replica, {"what": "b"}, uses=9)
 
-    assert await withdraw(replica.desk.records, replica.desk, cut) == 3
+    bureau.cut = lambda caller: Snapshot([cut]).revokes(caller, bureau.clock.now)
+    assert await withdraw(replica.desk.records, replica.desk, [cut]) == 3
     assert [one.id for one in await replica.desk.waiting(ACME)] == [new.id]
     [left] = await replica.desk.grants(ACME)
     assert b'"b"' in left.arguments

@@ -187,6 +187,17 @@ async def test_s_03_notifications_are_taken(house: House, method: str) -> None:
 
 
 @pytest.mark.requirement("L-01", "L-08")
+def test_whoever_acts_for_somebody_has_sessions_of_its_own() -> None:
+    """Nobody goes on with those of another, nor with those of whom it acts for."""
+    sessions, asked = Sessions(Ring()), b'{"protocolVersion":"2025-11-25"}'
+    callers = [a_caller(), a_caller(actor="bot"), a_caller(actor="other")]
+    ids = [sessions.start(asked, caller)[1].encode() for caller in callers]
+
+    for caller in callers:
+        found = [sessions.find(identity, caller) is not None for identity in ids]
+        assert found == [one is caller for one in callers]
+
+
 async def test_l_01_what_a_client_declares_travels_with_its_session() -> None:
     """Extensions and what else there may be are no reason to refuse it."""
     house = House(pack.tools.values())

@@ -6,7 +6,7 @@ import msgspec
 import pytest
 
 from gatepost.stores.api import Records
-from gatepost.stores.approvals import EVERYBODY, ApprovalRecord, Whose
+from gatepost.stores.approvals import ApprovalRecord, GrantRecord, Whose
 from tests.contract.samples import HOUR, approval, grant
 
 NOW = 1_000.5
@@ -100,36 +100,65 @@ async def test_the_history_comes_by_pages(records: Records) -> None:
     assert seen == ["e", "d", "c", "b", "a"]
 
 
-ALICE, BOB = "alice", "bob"
-WHOSE = {
-    "everybody": (EVERYBODY, 4),
-    "a subject": (Whose(subject=ALICE), 2),
-    "a subject of another issuer": (Whose(subject=ALICE, issuer="https://other"), 0),
-    "a client": (Whose(client_id="claude"), 3),
-    "a subject's client": (Whose(subject=BOB, client_id="cursor"), 1),
+async def test_what_is_open_is_found_whosever_it_is(records: Records) -> None:
+    """Waiting, or approved and not used; what is over is not among them, nor another tenant's."""
+    approvals = records.of("acme").approvals
+    states = ("waiting", "approved", "rejected", "expired", "withdrawn", "used")
+    for state in states:
+        await approvals.open(approval(id=state, meets=state.encode(), state=state))
+    await records.of("globex").approvals.open(approval(id="theirs"))
+
+    assert sorted(await approvals.undecided()) == ["approved", "waiting"]
+
+
+COUNTED = {
+    "everybody": (None, 5),
+    "one person, with any client": (("https://id.example.com", "alice", "user"), 2),
+    "the same id at another issuer": (("https://other", "alice", "user"), 1),
+    "a machine of the same id": (("https://id.example.com", "alice", "client"), 1),
+    "somebody who waits for nothing": (("https://id.example.com", "carol", "user"), 0),
 }
 
 
-@pytest.mark.parametrize(("whose", "count"), WHOSE.values(), ids=WHOSE)
-async def test_requests_are_found_by_their_callers(
-    records: Records, whose: Whose, count: int
+@pytest.mark.parametrize(("caller", "count"), COUNTED.values(), ids=COUNTED)
+async def test_what_waits_is_counted_by_caller(
+    records: Records, caller: tuple[str, str, str] | None, count: int
 ) -> None:
-    """A cut-off withdraws what is open of those whom it names; what is over stays as it is."""
-    approvals, grants = records.of("acme").approvals, records.of("acme").grants
-    people = [(ALICE, "claude"), (ALICE, "claude"), (BOB, "claude"), (BOB, "cursor")]
-    for at, (subject, client) in enumerate(people):
-        name = f"{at}"
-        whom = {"id": name, "subject": subject, "client_id": client}
-        state = "approved" if at % 2 else "waiting"
-        await approvals.open(approval(**whom, meets=name.encode(), state=state))
-        await grants.add(grant(**whom))
-    await approvals.open(approval(id="over", meets=None, state="used"))
+    """A machine and a person of one id are two callers; a person has one limit for all clients."""
+    approvals = records.of("acme").approvals
+    callers = (
+        {},
+        {"client_id": "cursor"},
+        {"issuer": "https://other"},
+        {"subject_kind": "client", "client_id": None},
+        {"subject": "bob"},
+    )
+    for at, whom in enumerate(callers):
+        await approvals.open(approval(id=f"{at}", meets=b"%d" % at, **whom))
+    await approvals.open(approval(id="over", meets=b"over", state="approved"))
 
-    assert len(await approvals.undecided(whose)) == count
-    assert await approvals.count(Whose(subject=ALICE)) == 1
-    assert await approvals.count() == 2
-    assert await grants.revoke_of(whose) == count
-    assert len(await grants.all(NOW)) == 4 - count
+    whose = (
+        None
+        if caller is None
+        else Whose(issuer=caller[0], subject=caller[1], subject_kind=caller[2])
+    )
+    assert await approvals.count(whose) == count
+
+
+async def test_grants_come_by_pages(records: Records) -> None:
+    """All of a tenant's, also those that have ended, each once; nobody else's."""
+    grants = records.of("acme").grants
+    kept = {f"g{number}": grant(id=f"g{number}") for number in range(5)}
+    kept["g3"] = grant(id="g3", expires_at=1.0, remaining=0)
+    for one in kept.values():
+        await grants.add(one)
+    await records.of("globex").grants.add(grant(id="g9"))
+    seen: list[GrantRecord] = []
+    while page := await grants.page(seen[-1].id if seen else "", 2):
+        assert len(page) <= 2
+        seen += page
+
+    assert seen == [kept[name] for name in sorted(kept)]
 
 
 async def test_what_is_overdue_is_found_in_every_tenant(records: Records) -> None:

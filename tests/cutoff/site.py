@@ -1,6 +1,7 @@
 """Two replicas, whoever runs them, and everything that one caller may have open at one of them."""
 
 import asyncio
+import contextlib
 import json
 import sys
 import time
@@ -11,6 +12,9 @@ from typing import Any, NamedTuple
 
 import httpx2
 
+from gatepost.approvals.desk import Desk
+from gatepost.commands.approvals import opened
+from gatepost.commands.configuration import settled
 from tests.replicas.cluster import META, WITHIN_S, Caller, Cluster, Stream
 from tests.support.door import message
 from tests.support.idp import Idp
@@ -18,6 +22,7 @@ from tests.support.process import Process, python_environment
 from tests.support.valkey import Valkey
 
 TASKS = {"extensions": {META + "tasks": {}}}
+ASKED = {"rules": [{"tools": ["pay"], "by": ["role:approver"]}]}
 LATER_S = 2
 """A token of a sign-in this much later was issued after whatever a test has done meanwhile."""
 
@@ -36,7 +41,8 @@ class Site(Cluster):
     operator: Process
 
     def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str], relay: Valkey) -> None:
-        super().__init__(idp, folder, storage)
+        # This preset's tokens may say that they are a program's without naming a client.
+        super().__init__(idp, folder, storage, preset="auth0", approvals=ASKED)
         self.relay = relay
         self.issuer = idp.issuer("main")
 
@@ -73,6 +79,15 @@ class Site(Cluster):
             yield
         finally:
             self.relay.start()
+
+    @asynccontextmanager
+    async def desk(self) -> AsyncIterator[Desk]:
+        """Where somebody who has signed in decides, beside both replicas."""
+        # The configuration names its key ring as a server sees it that runs there.
+        with contextlib.chdir(self.folder):
+            config, toolbox = settled(Path("gatepost.toml"))
+            async with opened(config, toolbox, "acme") as desk:
+                yield desk
 
     async def until(self, condition: Callable[[], Awaitable[bool]]) -> None:
         """Wait until something that may be asked again and again is so."""

@@ -8,6 +8,7 @@ import time
 from collections.abc import Coroutine, Iterator
 from typing import Any
 
+import msgspec
 import pytest
 
 from gatepost.cutoffs.order import suspension
@@ -129,6 +130,34 @@ def test_what_waits_for_a_person_is_withdrawn(site: House, how: str) -> None:
         states = [one.state for one in on_loop(site, desk.history("acme"))]
         assert "withdrawn" in states
     assert len(on_loop(site, desk.waiting("globex"))) == 1
+
+
+@pytest.mark.requirement("CO1")
+def test_the_configuration_suspends_as_the_command_does(idp: Idp) -> None:
+    """Taken up while it runs: calls that wait end, and what they wait for is withdrawn."""
+    settings = {"approvals": {"require": ["witness"]}}
+    with house(idp, [issuer(idp, tenants=TABLE)], **settings) as site:
+        services, config = site.inside.services, site.inside.config
+        desk, token = services.approvals, site.token()
+        other = site.token(org_id="globex")
+        pending = site.door.send("POST", "/tool/witness/call", body=b"{}", token=other)
+        assert pending.status == 503
+        fields = [("Mcp-Session-Id", site.door.open(token)), ("Accept", "application/json")]
+        body = old_call("witness")
+        with half_sent(site, site.door.path, fields, body, token) as connection:
+            connection.sendall(body[-1:])
+            eventually(lambda: on_loop(site, desk.waiting("acme")), within=WITHIN_S)
+            shut = msgspec.structs.replace(config.tenancy, suspended=("acme",))
+            changed = msgspec.structs.replace(config, tenancy=shut)
+
+            async def reload() -> None:
+                services.apply(changed, site.inside.toolbox)
+
+            on_loop(site, reload())
+            assert told(read_answer(connection)) == (200, -31001)
+        eventually(lambda: not on_loop(site, desk.waiting("acme")), within=WITHIN_S)
+        assert [one.state for one in on_loop(site, desk.history("acme"))] == ["withdrawn"]
+        assert len(on_loop(site, desk.waiting("globex"))) == 1
 
 
 @pytest.mark.requirement("CO3")

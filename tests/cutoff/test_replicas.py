@@ -8,6 +8,7 @@ import pytest
 
 from tests.cutoff.site import TASKS, Belongings, Site, ended, stopped
 from tests.replicas.cluster import Caller
+from tests.support.forge import ABSENT
 
 pytestmark = pytest.mark.requirement("CO1", "CO2")
 
@@ -19,10 +20,16 @@ SHUT = {
     "rest": (403, "tenant_suspended"),
 }
 
+ACTING = {"act": {"sub": "bot"}}
+"""Somebody of another id, for whom the token was issued to a program (RFC 8693 section 4.1)."""
+ROBOT = {"sub": "robot", "gty": "client-credentials", "client_id": ABSENT}
+"""A program that calls for itself, whose token names no client."""
 ORDERS: dict[str, tuple[list[str], dict[str, Any], dict[str, Any]]] = {
     "a person": (["revoke", "--subject", "bob"], {"sub": "bob"}, {"sub": "carol"}),
     "a client": (["revoke", "--client", "agent"], {"client_id": "agent"}, {"client_id": "other"}),
     "a tenant": (["revoke", "--tenant", "globex"], {"org_id": "globex"}, {"org_id": "acme"}),
+    "who acts": (["revoke", "--subject", "bot"], ACTING, {}),
+    "a program": (["revoke", "--client", "robot"], ROBOT, {"sub": "robot"}),
     "shut": (["tenant", "suspend", "globex"], {"org_id": "globex"}, {"org_id": "acme"}),
 }
 
@@ -59,7 +66,7 @@ async def test_everything_of_who_is_shut_out_ends_everywhere(
             await everything_ends(site, victims, shut=shut)
         if shut:
             await site.order("tenant", "resume", "globex")
-        await what_comes_later(site, victims, theirs)
+        await what_comes_later(site, victims, theirs, shut=shut)
         if not shut:
             await site.order("revoke", "--undo", ordered.out.split()[-1])
         assert not any(call.done() for call in bystander.calls.values())
@@ -90,8 +97,10 @@ async def refused(client: Caller, at: int, *, shut: bool) -> None:
         assert 'error="invalid_token"' in answer.headers["www-authenticate"]
 
 
-async def what_comes_later(site: Site, victims: list[Belongings], theirs: dict[str, Any]) -> None:
-    """Who signs in again is served, and finds its tasks ended and its sessions gone."""
+async def what_comes_later(
+    site: Site, victims: list[Belongings], theirs: dict[str, Any], *, shut: bool
+) -> None:
+    """Who signs in again is served, and finds its tasks ended and what was revoked of sessions."""
     async with site.later(**theirs) as client:
 
         async def served() -> bool:
@@ -99,6 +108,8 @@ async def what_comes_later(site: Site, victims: list[Belongings], theirs: dict[s
 
         await site.until(served)
         for victim in victims:
+            pinged = await client.within(victim.session, "ping", at=1 - victim.at)
+            assert pinged.status_code == (200 if shut else 404)
             task = await client.ask("tasks/get", {"taskId": victim.task}, capabilities=TASKS)
             assert (task["status"], task["statusMessage"]) == (
                 "failed",

@@ -1,7 +1,10 @@
 """How long somebody is in, what ends it, and that every replica agrees."""
 
+import socket
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from urllib.parse import urlencode
 
 import msgspec
 import pytest
@@ -13,6 +16,7 @@ from gatepost.stores.memory.records import MemoryRecords
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Target
 from tests.dashboard.site import Site
+from tests.support.raw import exchange, read_answer, request
 from tests.support.waiting import eventually
 
 TARGET = Target("https://mcp.example.com/t/acme/mcp", "https://mcp.example.com/x", "acme")
@@ -85,6 +89,17 @@ async def test_a_session_is_good_at_every_replica(replicas: tuple[Replica, Repli
     assert (session.caller.roles, session.caller.claims) == (CALLER.roles, CALLER.claims)
     assert session.caller.scopes == frozenset()
     assert session.caller.expires_at == 1_000_000 + 8 * 3600
+
+
+async def test_a_session_is_as_old_as_its_token(replicas: tuple[Replica, Replica]) -> None:
+    """
+    Or as its sign-in, where the token does not say: such tokens are refused for as long as one
+    could live, which may be shorter than a visit.
+    """
+    known = msgspec.structs.replace(CALLER, issued_at=999_000)
+
+    assert replicas[0].sessions.start(known).caller.issued_at == 999_000
+    assert replicas[0].sessions.start(CALLER).caller.issued_at == 1_000_000
 
 
 async def test_a_session_that_was_ended_stays_ended_everywhere(
@@ -216,23 +231,54 @@ def test_what_does_not_fit_a_cookie_is_said(replicas: tuple[Replica, Replica]) -
         replicas[0].sessions.sealed(replicas[0].sessions.start(wordy), TARGET)
 
 
+@contextmanager
+def cut(site: Site, subject: str) -> Iterator[None]:
+    """Somebody is shut out for the time of a block, as soon as the server reads it."""
+    now = time.time()
+    one = CutOff(id="cut-1", subject=subject, before=now + 1, made_at=now, made_by="test")
+    site.run(site.services.records.cutoffs.put(one))
+    try:
+        yield
+    finally:
+        site.run(site.services.records.cutoffs.delete("", "cut-1"))
+        site.run(site.services.cutoffs.look())
+
+
 def test_a_cut_off_ends_sessions_and_their_live_pages(shared: Site) -> None:
     """The next page asks for a sign-in, and a stream says that it is over."""
-    with shared.guest("bob", fresh=True) as guest, guest.stream("/test/live") as lines:
-        cut = CutOff(
-            id="cut-1",
-            subject="bob",
-            before=time.time() + 1,
-            made_at=time.time(),
-            made_by="test",
-            expires_at=time.time() + 600,
-        )
-        shared.run(shared.services.records.cutoffs.put(cut))
-        try:
-            eventually(lambda: guest.get("/test/open").status_code == 303, within=20)
-            assert "event: over" in list(lines)
-        finally:
-            shared.run(shared.services.records.cutoffs.delete("", "cut-1"))
+    with (
+        shared.guest("bob", fresh=True) as guest,
+        guest.stream("/test/live") as lines,
+        cut(shared, "bob"),
+    ):
+        eventually(lambda: guest.get("/test/open").status_code == 303, within=30)
+        assert "event: over" in list(lines)
+
+
+def test_a_form_that_takes_its_time_gains_nothing(shared: Site) -> None:
+    """Whoever is shut out before its last byte has decided nothing."""
+    with shared.guest("bob", fresh=True) as guest:
+        body = urlencode({"csrf": guest.token(), "one": "more"}).encode()
+        head = [
+            ("Host", shared.origin.removeprefix("http://")),
+            ("Origin", shared.origin),
+            ("Cookie", "; ".join(f"{one.name}={one.value}" for one in guest.http.cookies.jar)),
+            ("Content-Type", "application/x-www-form-urlencoded"),
+            ("Content-Length", str(len(body))),
+        ]
+        sent = request("POST", f"{shared.base}/test/echo", head, body)
+        place = ("127.0.0.1", int(shared.origin.rpartition(":")[2]))
+        whole = exchange(place[1], sent)
+        assert (whole.status, b"more" in whole.body) == (200, True)
+
+        with socket.create_connection(place, timeout=30) as connection:
+            connection.sendall(sent[:-1])
+            with cut(shared, "bob"):
+                eventually(lambda: guest.get("/test/open").status_code == 303, within=30)
+                connection.sendall(sent[-1:])
+                answer = read_answer(connection)
+    assert answer.status == 401
+    assert b"what you just sent is not done" in answer.body
 
 
 def test_signing_out_ends_live_pages_in_other_windows(shared: Site) -> None:

@@ -27,7 +27,7 @@ Event = dict[str, Any]
 class Cluster(Replicas):
     """Two replicas of one resource, and the balancer whose address the resource is."""
 
-    def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str]) -> None:
+    def __init__(self, idp: Idp, folder: Path, storage: Mapping[str, str], **settings: Any) -> None:
         super().__init__(
             idp,
             folder,
@@ -35,6 +35,7 @@ class Cluster(Replicas):
             tools=Path(toolset.__file__),
             port=free_port(),
             tasks={"lease_s": LEASE_S},
+            **settings,
         )
         self._names = count()
 
@@ -177,6 +178,10 @@ class Caller:
     ) -> httpx2.Response:
         """Any POST, to the endpoint unless *url* says otherwise."""
         return await self._http.post(url or self.url(at), content=body, headers=dict(headers))
+
+    async def get(self, headers: Mapping[str, str], *, at: int | None = None) -> httpx2.Response:
+        """A GET of the endpoint that is refused: a stream would be waited for to its end."""
+        return await self._http.get(self.url(at), headers=dict(headers))
 
     async def post(self, session: str, body: Mapping[str, Any], *, at: int | None = None) -> int:
         """A notification or a response of a session; the status of its answer."""

@@ -23,8 +23,8 @@ class Replicas:
     Two replicas, numbered 0 and 1, that run in one folder.
 
     *tools* is the file of their tools, which find the folder as their working directory. *port* is
-    the resource's: a balancer's, or (None) the first replica's. *settings* are further tables of
-    the configuration.
+    the resource's: a balancer's, or (None) the first replica's. *preset* says how its issuer writes
+    tokens; *settings* are further tables of the configuration.
     """
 
     def __init__(
@@ -35,6 +35,7 @@ class Replicas:
         *,
         tools: Path,
         port: int | None = None,
+        preset: str = "generic",
         **settings: Any,
     ) -> None:
         self.folder = folder
@@ -42,7 +43,8 @@ class Replicas:
         self.port = self.ports[0] if port is None else port
         self.url = f"http://127.0.0.1:{self.port}/mcp"
         self.servers: list[Gatepost] = []
-        trusted = issuer(idp, tenants={"acme": "acme", "globex": "globex"})
+        table = {"acme": "acme", "globex": "globex"}
+        trusted = issuer(idp, tenants=table, preset=preset)
         self._forge = Forge(trusted["issuer"], self.url)
         create(folder / "keyring.json")
         configured = tree(

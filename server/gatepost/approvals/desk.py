@@ -1,6 +1,5 @@
 """Where people decide: what waits, what was decided, and what was granted beforehand."""
 
-import math
 import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
@@ -9,11 +8,12 @@ import msgspec
 
 from gatepost.approvals import scripts
 from gatepost.approvals.condition import subject_of
-from gatepost.approvals.filing import Cabinet, Case, Sealed, case_of, merged
+from gatepost.approvals.filing import Cabinet, Case, Sealed, case_of, claim_of, merged
 from gatepost.approvals.grants import Granting
 from gatepost.approvals.herald import Herald, What
 from gatepost.approvals.judgement import objection
 from gatepost.approvals.policy import Plan
+from gatepost.approvals.reach import IsCut, is_dropped, nobody, taken_back, token_of
 from gatepost.approvals.request import (
     Approver,
     Decision,
@@ -28,7 +28,7 @@ from gatepost.approvals.request import (
 from gatepost.approvals.settings import ApprovalsSettings
 from gatepost.keyring import KeyRing
 from gatepost.stores.api import Records
-from gatepost.stores.approvals import EVERYBODY, Approvals, Whose
+from gatepost.stores.approvals import Approvals
 from gatepost.tools.api import Tool, ToolFailure
 from gatepost.tools.redaction import Redaction
 from gatepost_authz.caller import SubjectKind
@@ -36,6 +36,7 @@ from gatepost_authz.caller import SubjectKind
 MOST_REASON = 1_000
 PAGE = 50
 DUE = 100
+OPEN = frozenset({"waiting", "approved"})
 
 UNKNOWN = "There is no such request (any more)."
 
@@ -45,7 +46,8 @@ class Desk:
     The requests of all tenants; one per process, and one for a command.
 
     Everything raises StoreUnavailable. Each change is durable, and made by one of those who try it
-    at once, when its method returns.
+    at once, when its method returns. What rests on somebody who is shut out counts for nothing
+    from the moment on that this process knows, wherever it is looked at.
     """
 
     plan: Plan
@@ -61,10 +63,14 @@ class Desk:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.records, self.herald, self.clock = records, herald, clock
+        self.is_cut: IsCut = nobody
+        """Whether somebody may do nothing any more, as this process knows it."""
         self.attended = 0
         """Calls of this process that stand by until somebody has decided."""
         self.cabinet = Cabinet(keyring, redaction)
-        self.granting = Granting(records, self.cabinet, herald, clock)
+        self.granting = Granting(
+            records, self.cabinet, herald, clock, is_cut=lambda caller: self.is_cut(caller)
+        )
         self.apply(ApprovalsSettings(), {}, {})
 
     def apply(self, settings: ApprovalsSettings, plan: Plan, tools: Mapping[str, Tool]) -> None:
@@ -74,14 +80,10 @@ class Desk:
     async def waiting(self, tenant: str) -> list[Request]:
         """Calls and scripts that wait for a person, the oldest first."""
         kept = self.settings.max_waiting_per_tenant
-        cases = [case_of(one) for one in await self._of(tenant).waiting(kept)]
-        now = self.clock()
-        open_cases = [case for case in cases if case.request.until > now]
-        for case in cases:
-            if case.request.until <= now:
-                await self.expire(case)
-        found = [case.request for case in open_cases]
-        found += await scripts.waiting(self.records, tenant, now=now)
+        cases = [await self.current(case_of(one)) for one in await self._of(tenant).waiting(kept)]
+        found = [one.request for one in cases if one and one.request.state == "waiting"]
+        waiting = await scripts.waiting(self.records, tenant, now=self.clock())
+        found += [one for one in waiting if not is_dropped(one, self.is_cut)]
         return sorted(found, key=lambda one: (one.created_at, one.id))
 
     async def history(
@@ -176,17 +178,15 @@ class Desk:
         await self.herald.request("rejected", changed.request, by, on_record=True)
         return changed.request
 
-    async def withdraw(
-        self, tenant: str, whose: Whose = EVERYBODY, *, until: float = math.inf
-    ) -> int:
+    async def withdraw(self, tenant: str) -> int:
         """
-        End what these callers wait for, what was approved for them and not used, and their grants,
-        as far as it was made *until* then; how many of all there were.
+        End what rests on anybody who is shut out: what they wait for, scripts too, approvals for
+        them and by them that nobody has used, and grants for them and by them; how many there were.
         """
-        count = await self.granting.revoke_of(tenant, whose, until)
-        for record in await self._of(tenant).undecided(whose):
-            if record.created_at <= until:
-                count += await self._end(case_of(record), "withdrawn") is not None
+        count = await self.granting.withdraw(tenant) + await self._drop_scripts(tenant)
+        for approval_id in await self._of(tenant).undecided():
+            case = await self.case(tenant, approval_id)
+            count += case is not None and case.request.state == "withdrawn"
         return count
 
     async def grants(self, tenant: str) -> list[Grant]:
@@ -201,13 +201,34 @@ class Desk:
     # What the stage and the sweep need.
 
     async def case(self, tenant: str, request_id: str) -> Case | None:
-        """One request as it is now: what nobody decided in time has expired."""
-        record = await self._of(tenant).get(request_id)
-        while record is not None and self._is_over(case := case_of(record)):
-            if (ended := await self.expire(case)) is not None:
-                return ended
-            record = await self._of(tenant).get(request_id)
-        return None if record is None else case_of(record)
+        """One request as it is now."""
+        while (record := await self._of(tenant).get(request_id)) is not None:
+            if (case := await self.current(case_of(record))) is not None:
+                return case
+        return None
+
+    async def current(self, case: Case) -> Case | None:
+        """
+        The same as it is now: what nobody decided in time has expired, and what rests on somebody
+        who is shut out is taken out of it. None when somebody else changed it meanwhile.
+        """
+        request = case.request
+        if request.state not in OPEN:
+            return case
+        if request.until <= self.clock():
+            return await self.expire(case)
+        dropped, gone = is_dropped(request, self.is_cut), taken_back(request, self.is_cut)
+        if not dropped and not gone:
+            return case
+        if request.state == "approved":
+            # Withdrawn it would be asked about anew: not while the call runs that it was given for,
+            # nor when that was stopped and nobody has heard so.
+            claims = self.records.of(request.tenant).claims
+            is_begun = await claims.get(claim_of(request.id)) is not None
+            return case if is_begun else await self._end(case, "withdrawn")
+        if dropped:
+            return await self._end(case, "withdrawn")
+        return await self._without(case, gone)
 
     async def expire(self, case: Case) -> Case | None:
         """The time of an open request is over; None when somebody else changed it meanwhile."""
@@ -247,6 +268,7 @@ class Desk:
         reason: str = "",
     ) -> Request:
         self._inside(tenant, by)
+        await self._drop_scripts(tenant)
         now = self.clock()
         decision = Decision(by=party_of(by), verdict=verdict, at=now, reason=reason)
         until = now + self.settings.keep_s
@@ -271,12 +293,32 @@ class Desk:
         await self.herald.record("void", changed.request, by)
         return False
 
+    async def _drop_scripts(self, tenant: str) -> int:
+        gone = await scripts.withdraw(self.records, tenant, self.is_cut, now=self.clock())
+        for request in gone:
+            await self.herald.request("withdrawn", request)
+        return len(gone)
+
     def _of(self, tenant: str) -> Approvals:
         return self.records.of(tenant).approvals
 
-    def _is_over(self, case: Case) -> bool:
+    async def _without(self, case: Case, gone: tuple[Decision, ...]) -> Case | None:
+        """One that waits, without these approvals; None when somebody else changed it meanwhile."""
         request = case.request
-        return request.state in {"waiting", "approved"} and request.until <= self.clock()
+        kept = tuple(one for one in request.decisions if one not in gone)
+        changes: dict[str, Any] = {"decisions": kept}
+        if any(one.edited for one in gone):
+            opened = self.cabinet.open(case.record)
+            if opened is None:
+                return await self._end(case, "withdrawn")
+            sealed = self.cabinet.seal(request.id, Sealed(opened.arguments))
+            changes |= {"edited": None, "sealed": sealed}
+        changed = await self.settle(case, **changes)
+        if changed is not None:
+            for one in gone:
+                by = token_of(one.by, request.tenant, one.at)
+                await self.herald.request("void", request, by)
+        return changed
 
     async def _end(self, case: Case, state: Literal["expired", "withdrawn"]) -> Case | None:
         now, asked = self.clock(), case.request.state == "waiting"

@@ -199,6 +199,11 @@ class Cabinet:
         return self._redaction.clean(tenant, text)
 
 
+def claim_of(request_id: str) -> bytes:
+    """The name of the claim under which the one use of an approval runs."""
+    return hashlib.sha256(f"approval {request_id}".encode()).digest()
+
+
 def check_readable(arguments: bytes) -> None:
     """ToolFailure for arguments that a person would not see as the tool reads them."""
     if len(arguments) > MOST_ARGUMENTS:

@@ -1,17 +1,16 @@
 """Calls that are approved before they are made: for one caller and tool, until a time or count."""
 
-import math
 import secrets
 from collections.abc import Callable
 
 import msgspec
-from msgspec.structs import asdict
 
 from gatepost.approvals.condition import BadCondition, Condition, Subject
 from gatepost.approvals.filing import Cabinet, Case
 from gatepost.approvals.herald import Herald
 from gatepost.approvals.judgement import same
 from gatepost.approvals.policy import Demand
+from gatepost.approvals.reach import IsCut, nobody, stands
 from gatepost.approvals.request import (
     Approver,
     Grant,
@@ -22,13 +21,14 @@ from gatepost.approvals.request import (
     party_of,
 )
 from gatepost.stores.api import Records
-from gatepost.stores.approvals import GrantRecord, Whose
+from gatepost.stores.approvals import GrantRecord
 from gatepost.tools.api import Call, Tool
 
 USUAL_S = 86_400.0
 LONGEST_S = 30 * 86_400.0
 MOST_USES = 1_000_000
 MOST_COMPILED = 1_000
+PAGE = 100
 REVOKERS = frozenset({"approver", "admin"})
 
 
@@ -50,10 +50,16 @@ class Granting:
     """Gives grants, finds the one that a call may use, and ends them."""
 
     def __init__(
-        self, records: Records, cabinet: Cabinet, herald: Herald, clock: Callable[[], float]
+        self,
+        records: Records,
+        cabinet: Cabinet,
+        herald: Herald,
+        clock: Callable[[], float],
+        *,
+        is_cut: IsCut = nobody,
     ) -> None:
         self._records, self._cabinet, self._herald = records, cabinet, herald
-        self._clock = clock
+        self._clock, self._is_cut = clock, is_cut
         self._conditions: dict[str, Condition] = {}
 
     def check(self, case: Case, terms: GrantTerms, edited: bytes | None) -> None:
@@ -110,13 +116,15 @@ class Granting:
 
     async def all(self, tenant: str) -> list[Grant]:
         """Those in force, the oldest first."""
-        return [_grant(one) for one in await self._records.of(tenant).grants.all(self._clock())]
+        found = map(_grant, await self._records.of(tenant).grants.all(self._clock()))
+        return [one for one in found if stands(one, self._is_cut)]
 
     async def use(self, call: Call, tool: Tool, subject: Subject, demand: Demand) -> str | None:
         """
         The id of a grant that the call has used up one call of, durably; None: there is none.
 
-        It lets nothing pass that whoever gave it could not have approved alone.
+        It lets nothing pass that whoever gave it could not have approved alone, and nothing at all
+        once they, or those whose calls it was given for, are shut out.
         """
         caller, now, need = call.caller, self._clock(), demand.need(subject)
         if need is None or need.approvals > 1:
@@ -129,6 +137,7 @@ class Granting:
             if (
                 whom != (caller.subject_kind, caller.client_id, caller.actor)
                 or given.policy != demand.version
+                or not stands(given.grant, self._is_cut)
             ):
                 continue
             operator = given.grant.by.kind == "operator"
@@ -158,17 +167,16 @@ class Granting:
         await self._herald.grant("grant_revoked", _grant(found[0]), by)
         return True
 
-    async def revoke_of(self, tenant: str, whose: Whose, until: float) -> int:
-        """End those of these callers that were given *until* then; how many there were."""
-        grants = self._records.of(tenant).grants
-        if until == math.inf:
-            return await grants.revoke_of(whose)
-        wanted = {name: value for name, value in asdict(whose).items() if value is not None}
-        count = 0
-        for one in await grants.all(self._clock()):
-            theirs = all(getattr(one, name) == value for name, value in wanted.items())
-            if theirs and one.created_at <= until:
-                count += await grants.revoke(one.id)
+    async def withdraw(self, tenant: str) -> int:
+        """End those that rest on somebody who is shut out; how many there were."""
+        grants, count, after = self._records.of(tenant).grants, 0, ""
+        while page := await grants.page(after, PAGE):
+            for record in page:
+                grant = _grant(record)
+                if not stands(grant, self._is_cut) and await grants.revoke(record.id):
+                    count += 1
+                    await self._herald.grant("grant_revoked", grant)
+            after = page[-1].id
         return count
 
     def _condition(self, text: str) -> Condition:

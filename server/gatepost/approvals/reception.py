@@ -45,7 +45,10 @@ async def _current(desk: Desk, case: Case) -> Case | None:
     """The same as it is now; None where the call has to look again."""
     request = case.request
     if request.until > desk.clock():
-        return case
+        now = await desk.current(case)
+        # What went just now with the caller's old token is not what this one has asked for.
+        is_gone = now is not case and now is not None and now.request.state == "withdrawn"
+        return None if is_gone else now
     if request.state == "waiting":
         return await desk.expire(case)
     if request.state == "approved":
@@ -60,7 +63,7 @@ async def _room(desk: Desk, call: Call) -> None:
     """ToolFailure where too many wait already; several at once may pass a little beyond."""
     caller, settings = call.caller, desk.settings
     store = desk.records.of(caller.tenant_id).approvals
-    whose = Whose(issuer=caller.issuer, subject=caller.subject)
+    whose = Whose(issuer=caller.issuer, subject=caller.subject, subject_kind=caller.subject_kind)
     count = await store.count(whose)
     if count >= settings.max_waiting_per_caller:
         raise _busy(OF_CALLER.format(count=count))

@@ -45,6 +45,8 @@ class Party(msgspec.Struct, frozen=True, kw_only=True):
     client_id: str | None = None
     actor: str | None = None
     """Who acts for them, as the token says (``act``, RFC 8693 section 4.1)."""
+    issued_at: int | None = None
+    """When that token was issued; None: it did not say, or an older version kept this."""
 
     @property
     def shown(self) -> str:
@@ -168,4 +170,5 @@ def party_of(who: Approver) -> Party:
         name=who.name,
         client_id=who.client_id,
         actor=who.actor,
+        issued_at=who.issued_at,
     )

@@ -3,6 +3,7 @@
 import msgspec
 
 from gatepost.approvals import judgement
+from gatepost.approvals.reach import IsCut, is_dropped
 from gatepost.approvals.request import Approver, Decision, Party, Request, Undecidable
 from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Judge, Rejection, Review
 from gatepost.packs.scripts.script import Script
@@ -85,6 +86,22 @@ async def keep(records: Records, request: Request) -> bool:
     return await approvals.reject(review, by=judge, reason=decision.reason, until=request.until)
 
 
+async def withdraw(records: Records, tenant: str, is_cut: IsCut, *, now: float) -> list[Request]:
+    """Let what somebody wanted to run who is shut out wait no more; all that did."""
+    approvals, gone = _of(records, tenant, now), []
+    for review in await approvals.waiting():
+        request = _request(tenant, review, None)
+        if is_dropped(request, is_cut) and await approvals.drop(review.digest):
+            gone.append(msgspec.structs.replace(request, state="withdrawn", decided_at=now))
+    return gone
+
+
+async def tenants(records: Records) -> list[str]:
+    """Every tenant for which anything may wait, or was decided."""
+    calls = await records.estate.tenants("approvals", "grants")
+    return sorted({*calls, *await records.tenants(SUBJECT)})
+
+
 async def tidy(records: Records, *, now: float) -> int:
     """Forget rejections whose time is over, of every tenant; how many."""
     tenants = await records.tenants(SUBJECT)
@@ -119,8 +136,7 @@ def _request(
         kind="script",
         state="waiting",
         tool=f"{review.name}.star",
-        # Whose call asked for it first: its id, which is all that is kept.
-        caller=Party(subject=review.by, name="" if review.by else "erased"),
+        caller=_asker(review),
         created_at=review.at,
         until=float("inf"),
         by=BY,
@@ -138,6 +154,21 @@ def _request(
     )
     decision = Decision(by=who, verdict="rejected", at=rejection.at, reason=rejection.reason)
     return _decided(msgspec.structs.replace(request, until=rejection.until), decision)
+
+
+def _asker(review: Review) -> Party:
+    """Whose call asked for it first; an older version kept the id alone."""
+    asker = review.asker
+    if asker is None:
+        return Party(subject=review.by, name="" if review.by else "erased")
+    return Party(
+        subject=review.by,
+        issuer=asker.issuer,
+        kind=asker.kind,
+        client_id=asker.client_id,
+        actor=asker.actor,
+        issued_at=asker.issued_at,
+    )
 
 
 def _decided(request: Request, decision: Decision) -> Request:

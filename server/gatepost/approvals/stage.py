@@ -1,6 +1,5 @@
 """The stage that lets a call through once a person has approved it."""
 
-import hashlib
 import secrets
 from collections.abc import Awaitable, Callable
 from typing import Any
@@ -10,7 +9,7 @@ from msgspec.structs import replace
 
 from gatepost.approvals.condition import seen_of, subject_of
 from gatepost.approvals.desk import Desk
-from gatepost.approvals.filing import Case, check_readable
+from gatepost.approvals.filing import Case, check_readable, claim_of
 from gatepost.approvals.policy import Demand
 from gatepost.approvals.reception import meet
 from gatepost.approvals.standing import Standing
@@ -219,7 +218,7 @@ class Approval:
 
 def terms_of(request_id: str) -> Terms:
     """The claim that the one use of an approval needs; it outlasts the approval."""
-    name = hashlib.sha256(f"approval {request_id}".encode()).digest()
+    name = claim_of(request_id)
     return Terms(
         key=name,
         digest=name,

@@ -25,6 +25,7 @@ from gatepost.config.own import own_secrets
 from gatepost.config.references import plain
 from gatepost.config.stdio import BESIDE
 from gatepost.config.toolbox import Toolbox
+from gatepost.cutoffs.watch import CutOffs
 from gatepost.dashboard.glyph import shown
 from gatepost.outbound.client import Client
 from gatepost.reviews import Reviews
@@ -255,4 +256,9 @@ async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator
         async with aclosing(Journal(records, keyring, redaction, config.audit)) as journal:
             reviews = Reviews(records, relay, keyring, redaction, journal, outbound)
             reviews.apply(config, toolbox.tools)
+            # Here too nobody decides about calls of whoever is shut out.
+            cutoffs = CutOffs(records, relay, ended=lambda new: None)
+            cutoffs.configure(config.tenancy.suspended)
+            await cutoffs.look()
+            reviews.desk.is_cut = cutoffs.is_cut
             yield reviews.desk

@@ -6,6 +6,7 @@ from typing import NamedTuple
 
 import click
 
+from gatepost.approvals.grants import LONGEST_S as GRANTED_S
 from gatepost.audit.record import Person
 from gatepost.commands.configuration import administrator, config_option, visible
 from gatepost.commands.stores import Stores, at_stores, checked, configured, moment, table
@@ -67,9 +68,9 @@ def revoke(wants_list: bool, undo: str, path: Path, **given: object) -> None:
     """
     Refuse every token that was issued before now, at every server within a second.
 
-    Of several of --tenant, --subject and --client, all must fit. Calls, streams, tasks and requests
-    for approval of these callers end; what a call has done stays done. New sign-ins work, unless
-    --for refuses them too.
+    Of several of --tenant, --subject and --client, all must fit. Calls, streams, sessions, tasks,
+    requests for approval and grants of these callers end, and so does what they approved and nobody
+    has used yet; what a call has done stays done. New sign-ins work, unless --for refuses them too.
     """
     asked = Asked(**given)  # type: ignore[arg-type]  # click has made them of these types
     named = asked.tenant or asked.subject or asked.client
@@ -106,7 +107,7 @@ async def revoked(asked: Asked, config: Config, stores: Stores) -> None:
         now=now,
         leeway_s=asked.leeway_s,
         longest_s=longest_s(config, asked.issuer),
-        kept_s=max(float(LIFETIME_S), config.tasks.ttl_s),
+        kept_s=kept_s(config),
         block_s=asked.block_s,
     )
     await stores.records.cutoffs.put(cut)
@@ -189,6 +190,11 @@ def whose(cut: CutOff) -> str:
     }
     named = [f"{name} {visible(value)}" for name, value in selectors.items() if value]
     return "tokens of " + ", ".join(named)
+
+
+def kept_s(config: Config) -> float:
+    """How long what a token was good for may outlive it: sessions, visits, tasks and grants."""
+    return max(float(LIFETIME_S), GRANTED_S, config.dashboard.session_s, config.tasks.ttl_s)
 
 
 def longest_s(config: Config, issuer: str) -> float:

@@ -9,12 +9,15 @@ from contextlib import asynccontextmanager
 
 import structlog
 
+from gatepost.cutoffs.order import suspension
 from gatepost.cutoffs.snapshot import Snapshot
 from gatepost.stores.api import Following, Records, Relay, StoreUnavailable
 from gatepost.stores.cutoffs import CutOff
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import IssuerUnavailable, RevokedToken
 
+SETTINGS = "tenancy.suspended"
+"""Who suspends the tenants that the configuration names."""
 NO_TENANT = ""
 """Whose topic the wake-ups travel on; no tenant has this id."""
 TOPIC = "cutoffs"
@@ -72,9 +75,11 @@ class CutOffs:
         return self._changes >= 0
 
     def configure(self, suspended: Iterable[str]) -> None:
-        """Know the tenants that the configuration suspends."""
-        self._configured = frozenset(suspended)
+        """Know the tenants that the configuration suspends; what they do ends, as by command."""
+        before, self._configured = self._configured, frozenset(suspended)
         self._settle()
+        if self.is_ready and (new := self._configured - before):
+            self._ended(self._suspensions(new))
 
     def is_revoked(self, caller: TenantContext) -> bool:
         """Whether the token that this caller was made of is refused."""
@@ -104,13 +109,15 @@ class CutOffs:
             return
         snapshot = Snapshot(await self._store.all())
         # What others have acted on long ago is no news to a process that starts.
-        since = float("-inf") if self.is_ready else self._clock() - FRESHLY_S
+        is_first = not self.is_ready
+        since = self._clock() - FRESHLY_S if is_first else float("-inf")
         self._changes, self._fresh_until = changes, now + FRESH_S
-        if snapshot.cuts != self._snapshot.cuts:
+        shut = self._suspensions(self._configured) if is_first else ()
+        if shut or snapshot.cuts != self._snapshot.cuts:
             known, self._snapshot = {*self._snapshot.cuts}, snapshot
             self._settle()
             new = [cut for cut in snapshot.cuts if cut not in known and cut.made_at > since]
-            self._ended(tuple(new))
+            self._ended((*new, *shut))
 
     def wake(self, message: bytes = b"") -> None:
         """Look at once."""
@@ -164,6 +171,10 @@ class CutOffs:
         finally:
             if following is not None:
                 await following.aclose()
+
+    def _suspensions(self, tenants: Iterable[str]) -> tuple[CutOff, ...]:
+        now = self._clock()
+        return tuple(suspension(one, now=now, by=SETTINGS) for one in sorted(tenants))
 
     def _settle(self) -> None:
         # In place: whoever serves a request holds this very set, and asks it without a call.

@@ -1,21 +1,18 @@
 """What waits for a person's decision ends with whoever asked for it, wherever it was asked."""
 
 import asyncio
-import math
-from collections.abc import Iterable
+from collections.abc import Awaitable, Callable, Iterable
+from itertools import chain, repeat
 
 import structlog
 
+from gatepost.approvals import scripts
 from gatepost.approvals.desk import Desk
 from gatepost.stores.api import Records, StoreUnavailable
-from gatepost.stores.approvals import Whose
 from gatepost.stores.cutoffs import CutOff
 
-KINDS = ("approvals", "grants")
 PAUSES_S = (1.0, 5.0, 30.0, 120.0)
-"""How long until what the database did not take is tried again."""
-SETTLE_S = 60.0
-"""How much later than a cut-off something may be kept that came before it: clocks differ."""
+"""How long until what the database did not take is tried again; then as long as the last."""
 
 log = structlog.get_logger("gatepost.cutoffs")
 
@@ -25,11 +22,18 @@ class Withdrawals:
     Withdraws requests for approval, approvals that nobody has used yet, and grants.
 
     Every replica does, each after it has shut the callers out itself, so that nothing they ask for
-    meanwhile is missed; who comes second finds nothing left to do.
+    meanwhile is missed; who comes second finds nothing left to do. What it comes too late for
+    counts for nothing all the same: the desk judges what it looks at by the same rule.
     """
 
-    def __init__(self, records: Records, desk: Desk) -> None:
-        self._records, self._desk = records, desk
+    def __init__(
+        self,
+        records: Records,
+        desk: Desk,
+        *,
+        pause: Callable[[float], Awaitable[object]] = asyncio.sleep,
+    ) -> None:
+        self._records, self._desk, self._pause = records, desk, pause
         self._tasks: set[asyncio.Task[None]] = set()
 
     def begin(self, cuts: Iterable[CutOff]) -> None:
@@ -47,27 +51,24 @@ class Withdrawals:
             await asyncio.wait(self._tasks)
 
     async def _withdraw(self, cuts: tuple[CutOff, ...]) -> None:
-        for pause_s in (*PAUSES_S, None):
+        for pause_s in chain(PAUSES_S, repeat(PAUSES_S[-1])):
             try:
-                for cut in cuts:
-                    await withdraw(self._records, self._desk, cut)
+                await withdraw(self._records, self._desk, cuts)
                 return
             except StoreUnavailable as outage:
                 log.warning("approvals_not_withdrawn", reason=str(outage))
-            if pause_s is not None:
-                await asyncio.sleep(pause_s)
+            await self._pause(pause_s)
 
 
-async def withdraw(records: Records, desk: Desk, cut: CutOff) -> int:
+async def withdraw(records: Records, desk: Desk, cuts: Iterable[CutOff]) -> int:
     """
-    Withdraw what one cut-off reaches; how much that was. Raises StoreUnavailable.
+    Withdraw what rests on whoever is shut out, where these cut-offs may have shut out somebody; how
+    much that was. Raises StoreUnavailable.
 
-    A process that starts acts on a cut-off that others have acted on: what somebody has asked for
-    since then, with a new token, is none of its business.
+    Whom they reach is not said here: the desk asks whoever judges tokens. So what somebody has
+    asked for since then, with a new token, is left alone.
     """
-    whose = Whose(
-        issuer=cut.issuer or None, subject=cut.subject or None, client_id=cut.client or None
-    )
-    tenants = [cut.tenant] if cut.tenant else await records.estate.tenants(*KINDS)
-    until = math.inf if cut.suspends else max(cut.before, cut.blocked_until) + SETTLE_S
-    return sum([await desk.withdraw(tenant, whose, until=until) for tenant in tenants])
+    tenants = {cut.tenant for cut in cuts}
+    if "" in tenants:
+        tenants.update(await scripts.tenants(records))
+    return sum([await desk.withdraw(tenant) for tenant in sorted(tenants - {""})])

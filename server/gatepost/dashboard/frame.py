@@ -133,6 +133,10 @@ class Frame:
             return
         scope[CALLER] = session.caller
         visit = await self._judged(spot, session, scope, receive)
+        if not around.sessions.lives(session):
+            # Shut out while the rest of the form was on its way.
+            await self._to_sign_in(spot, scope, reply)
+            return
         handler = self._handlers[scope["method"]]
         try:
             answer = await handler(visit)

@@ -80,6 +80,9 @@ class Sessions:
             caller,
             expires_at=int(now + self._lasts_s),
             scopes=frozenset(),
+            # A token that does not say when it was issued is refused for as long as it could live;
+            # the visit may last longer, and is as old as its sign-in.
+            issued_at=int(now) if caller.issued_at is None else caller.issued_at,
             claims=dict(caller.claims),
             token_id=None,
             shared_audience=False,

@@ -38,7 +38,7 @@ OUTCOMES: Mapping[str, str] = {
     "approved": "The agent may make this call once, with exactly these arguments.",
     "rejected": "The agent was told so, with the reason, and can try something else.",
     "expired": "The time for it is over, and the agent was told so. It may ask again.",
-    "withdrawn": "Nobody needs to decide any more: whoever asked lost access meanwhile.",
+    "withdrawn": "Nobody decides about it any more: who asked, or had approved it, lost access.",
     "used": "The call ran. This approval cannot be used a second time.",
 }
 

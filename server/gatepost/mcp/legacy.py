@@ -110,9 +110,11 @@ class Sessions:
 
 
 def _owner(caller: TenantContext) -> bytes:
-    # As JSON, so that no choice of ids makes two different callers the same.
+    # Whoever acts for somebody has sessions of its own, which end when it is shut out. As JSON, so
+    # that no choice of ids makes two different callers the same.
+    acting = () if caller.actor is None else (caller.actor,)
     return hashlib.sha256(
-        msgspec.json.encode((*caller.principal_key, caller.client_id, caller.resource))
+        msgspec.json.encode((*caller.principal_key, caller.client_id, caller.resource, *acting))
     ).digest()
 
 

@@ -13,14 +13,11 @@ State = Literal["waiting", "approved", "rejected", "expired", "withdrawn", "used
 
 
 class Whose(msgspec.Struct, frozen=True, kw_only=True):
-    """Which callers of a tenant are meant: those with all that is set; nothing set: everybody."""
+    """One caller of a tenant, whatever client it uses and whoever acts for it."""
 
-    issuer: str | None = None
-    subject: str | None = None
-    client_id: str | None = None
-
-
-EVERYBODY = Whose()
+    issuer: str
+    subject: str
+    subject_kind: str
 
 
 class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -91,8 +88,13 @@ class Approvals(Protocol):
     async def count(self, caller: Whose | None = None) -> int:
         """How many are in the state `waiting`: of a caller, or of all."""
 
-    async def undecided(self, whose: Whose) -> list[ApprovalRecord]:
-        """Requests of these callers that are waiting, or approved and not used."""
+    async def undecided(self) -> list[str]:
+        """
+        Ids of all requests that are waiting, or approved and not used.
+
+        Whom each of them concerns is the caller's question: nothing here knows what it is judged
+        by. A tenant may have thousands, of a few hundred kilobytes each.
+        """
 
 
 class GrantRecord(msgspec.Struct, frozen=True, kw_only=True):
@@ -130,5 +132,5 @@ class Grants(Protocol):
     async def revoke(self, grant_id: str) -> bool:
         """End a grant, durably; whether there was one."""
 
-    async def revoke_of(self, whose: Whose) -> int:
-        """End the grants of these callers; how many there were."""
+    async def page(self, after: str, most: int) -> list[GrantRecord]:
+        """The next ones by id, ended or not; "" is before the first."""

@@ -129,7 +129,11 @@ def test_what_waits_is_bounded_and_can_be_read(shop: Shop, worker: Worker) -> No
     waiting = shop.at_approvals(worker.tenant, lambda approvals: approvals.waiting())
 
     assert [one.content for one in waiting] == ["3", "4", OTHER]
-    assert all(one.by == "alice" or one.by for one in waiting)
+    issuer = worker.site.idp.issuer("main")
+    askers = {
+        (one.by, one.asker and one.asker.issuer, one.asker and one.asker.kind) for one in waiting
+    }
+    assert askers == {("alice", issuer, "user")}
 
 
 def test_nobody_slips_other_bytes_between_the_check_and_the_run(shop: Shop, worker: Worker) -> None:

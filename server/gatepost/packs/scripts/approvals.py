@@ -18,6 +18,16 @@ MOST_REJECTED = 50
 """Rejections of one tenant that are kept, content and all; the oldest make room."""
 
 
+class Asker(msgspec.Struct, frozen=True, kw_only=True):
+    """What the token of a call said that asked for a script, so that it is known whose it was."""
+
+    issuer: str
+    kind: Literal["user", "client"]
+    client_id: str | None
+    actor: str | None
+    issued_at: int | None
+
+
 class Review(msgspec.Struct, frozen=True, kw_only=True):
     """One content that was approved, or waits to be."""
 
@@ -30,6 +40,8 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
     """Who approved it, or whose call asked for it first."""
     at: float
     """Seconds since the epoch."""
+    asker: Asker | None = None
+    """More of whose call asked; None: nobody's did, or an older version kept this."""
 
 
 class Judge(msgspec.Struct, frozen=True, kw_only=True):
@@ -83,7 +95,9 @@ class Approvals:
         review = await self.approved(script.name)
         return review is not None and review.digest == script.digest
 
-    async def submit(self, scripts: Sequence[Script], *, by: str, most: int) -> None:
+    async def submit(
+        self, scripts: Sequence[Script], *, by: str, most: int, asker: Asker | None = None
+    ) -> None:
         """
         Let them wait for an administrator, so that at most *most* of the tenant's do.
 
@@ -102,7 +116,7 @@ class Approvals:
         for review in [*gone, *kept[: max(len(kept) + len(fresh) - most, 0)]]:
             await self._entries.delete(WAITING + review.digest)
         for script in fresh:
-            value = self._review(script, by)
+            value = self._review(script, by, asker)
             await self._entries.put(WAITING + script.digest, value, now=self._clock(), revision=0)
 
     async def _is_new(self, script: Script) -> bool:
@@ -139,6 +153,10 @@ class Approvals:
         await self._entries.delete(REJECTED + script.digest)
         await self._entries.delete(WAITING + script.digest)
 
+    async def drop(self, digest: str) -> bool:
+        """Let a content wait no more, until it is called again; whether it did."""
+        return await self._entries.delete(WAITING + digest)
+
     async def reject(self, review: Review, *, by: Judge, reason: str, until: float) -> bool:
         """Let what waits wait no more, nor again *until* then; False: somebody was faster."""
         now, key = self._clock(), REJECTED + review.digest
@@ -169,7 +187,7 @@ class Approvals:
         """Take a person out of what they asked for and rejected; how many contents that were."""
         gone = 0
         for entry in await self._entries.all():
-            if entry.key.startswith(WAITING) and _read(entry.value).by == subject:
+            if entry.key.startswith(WAITING) and _asked(_read(entry.value), subject):
                 gone += await self._entries.delete(entry.key)
         for entry in await self._entries.all():
             if not entry.key.startswith(REJECTED):
@@ -200,7 +218,7 @@ class Approvals:
             return "approved"
         return "waiting" if waited else None
 
-    def _review(self, script: Script, by: str) -> bytes:
+    def _review(self, script: Script, by: str, asker: Asker | None = None) -> bytes:
         text = script.text
         if text is None:
             raise ValueError(f"{script.file} is no text")
@@ -212,6 +230,7 @@ class Approvals:
                 place=script.place,
                 by=by,
                 at=self._clock(),
+                asker=asker,
             )
         )
 
@@ -225,10 +244,15 @@ class Approvals:
                     yield rejection
 
 
+def _asked(review: Review, subject: str) -> bool:
+    """Whether it was a call of this person's, or one that they made for somebody else."""
+    return review.by == subject or (review.asker is not None and review.asker.actor == subject)
+
+
 def _without(rejection: Rejection, issuer: str, subject: str) -> Rejection:
     review = rejection.review
-    if review.by == subject:
-        review = msgspec.structs.replace(review, by="")
+    if _asked(review, subject):
+        review = msgspec.structs.replace(review, by="", asker=None)
     if (rejection.by.issuer, rejection.by.subject) == (issuer, subject):
         nobody = Judge(subject="", name="erased")
         return msgspec.structs.replace(rejection, review=review, by=nobody, reason="")

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import BaseModel, Field
 
-from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Rejection
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Asker, Rejection
 from gatepost.packs.scripts.catalog import Catalog
 from gatepost.packs.scripts.outline import outline_of
 from gatepost.packs.scripts.process import MOST_DEPTH, Ended, Host, Job, depth_of, perform
@@ -220,8 +220,15 @@ def _rejected(script: Script, rejection: Rejection) -> str:
 
 
 async def _submit(ctx: CallContext, settings: ScriptsSettings, *scripts: Script) -> None:
-    approvals = Approvals(ctx.entries(SUBJECT))
-    await approvals.submit(scripts, by=ctx.caller.subject, most=settings.max_pending)
+    approvals, caller = Approvals(ctx.entries(SUBJECT)), ctx.caller
+    asker = Asker(
+        issuer=caller.issuer,
+        kind=caller.subject_kind,
+        client_id=caller.client_id,
+        actor=caller.actor,
+        issued_at=caller.issued_at,
+    )
+    await approvals.submit(scripts, by=caller.subject, most=settings.max_pending, asker=asker)
 
 
 async def _run(

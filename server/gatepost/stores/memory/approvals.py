@@ -11,12 +11,6 @@ from gatepost.stores.notices import Notice
 OPEN = ("waiting", "approved")
 
 
-def meant(whose: Whose, record: ApprovalRecord | GrantRecord) -> bool:
-    """Whether the record is of one of these callers."""
-    wanted = msgspec.structs.asdict(whose)
-    return all(value in (None, getattr(record, name)) for name, value in wanted.items())
-
-
 class MemoryApprovals:
     """See `Approvals`."""
 
@@ -65,11 +59,15 @@ class MemoryApprovals:
 
     async def count(self, caller: Whose | None = None) -> int:
         """See `Approvals`."""
-        return sum(meant(caller or Whose(), one) for one in self._waiting())
+        wanted = {} if caller is None else msgspec.structs.asdict(caller)
+        return sum(
+            all(getattr(one, name) == value for name, value in wanted.items())
+            for one in self._waiting()
+        )
 
-    async def undecided(self, whose: Whose) -> list[ApprovalRecord]:
+    async def undecided(self) -> list[str]:
         """See `Approvals`."""
-        return [one for one in self.held.values() if one.state in OPEN and meant(whose, one)]
+        return [one.id for one in self.held.values() if one.state in OPEN]
 
     def overdue(self, now: float) -> list[str]:
         """Ids of open requests whose time is over."""
@@ -112,12 +110,9 @@ class MemoryGrants:
         """See `Grants`."""
         return self.held.pop(grant_id, None) is not None
 
-    async def revoke_of(self, whose: Whose) -> int:
+    async def page(self, after: str, most: int) -> list[GrantRecord]:
         """See `Grants`."""
-        gone = [one.id for one in self.held.values() if meant(whose, one)]
-        for grant_id in gone:
-            del self.held[grant_id]
-        return len(gone)
+        return [self.held[one] for one in sorted(self.held) if one > after][:most]
 
 
 def _holds(grant: GrantRecord, now: float) -> bool:

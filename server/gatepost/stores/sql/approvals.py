@@ -4,7 +4,7 @@ from functools import cache
 from typing import Any
 
 import msgspec
-from sqlalchemy import ColumnElement, Double, Integer, Select, bindparam, func, or_, select, update
+from sqlalchemy import Double, Integer, Select, bindparam, func, or_, select, update
 
 from gatepost.stores.api import StoreUnavailable
 from gatepost.stores.approvals import ApprovalRecord, Whose
@@ -45,6 +45,13 @@ _BEFORE = _PAST.where(
         & (APPROVALS.c.id < bindparam("its_id")),
     )
 )
+_UNDECIDED = select(APPROVALS.c.id).where(_OF, APPROVALS.c.state.in_(OPEN))
+_COUNT = select(func.count()).where(_OF, _WAITS)
+_COUNT_OF = _COUNT.where(
+    APPROVALS.c.issuer == bindparam("issuer"),
+    APPROVALS.c.subject == bindparam("subject"),
+    APPROVALS.c.subject_kind == bindparam("subject_kind"),
+)
 _OVERDUE = (
     select(APPROVALS.c.tenant, APPROVALS.c.id)
     .where(APPROVALS.c.state.in_(OPEN), APPROVALS.c.until <= bindparam("now", type_=Double))
@@ -59,12 +66,6 @@ def _open(dialect: str) -> Any:
     return insert_into(APPROVALS, dialect).on_conflict_do_nothing(
         index_elements=[APPROVALS.c.tenant, APPROVALS.c.meets]
     )
-
-
-def whose(table: Any, meant: Whose) -> list[ColumnElement[bool]]:
-    """The callers that are meant, as conditions on a table."""
-    wanted = msgspec.structs.asdict(meant)
-    return [table.c[name] == value for name, value in wanted.items() if value is not None]
 
 
 class SqlApprovals:
@@ -121,15 +122,15 @@ class SqlApprovals:
 
     async def count(self, caller: Whose | None = None) -> int:
         """See `Approvals`."""
-        meant = whose(APPROVALS, caller or Whose())
-        statement = select(func.count()).where(_OF, _WAITS, *meant)
-        found = await self._database.rows(statement, {"its_tenant": self._tenant})
+        values = {} if caller is None else msgspec.structs.asdict(caller)
+        statement = _COUNT if caller is None else _COUNT_OF
+        found = await self._database.rows(statement, {"its_tenant": self._tenant, **values})
         return int(found[0][0])
 
-    async def undecided(self, meant: Whose) -> list[ApprovalRecord]:
+    async def undecided(self) -> list[str]:
         """See `Approvals`."""
-        open_ones = (_OF, APPROVALS.c.state.in_(OPEN), *whose(APPROVALS, meant))
-        return await self._rows(select(*_FIELDS).where(*open_ones))
+        found = await self._database.rows(_UNDECIDED, {"its_tenant": self._tenant})
+        return [row.id for row in found]
 
     async def _change(self, statement: Any, values: Values, notice: Notice | None) -> int:
         if notice is None:

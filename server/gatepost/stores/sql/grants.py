@@ -3,10 +3,9 @@
 from typing import Any
 
 import msgspec
-from sqlalchemy import Double, Select, bindparam, delete, insert, or_, select, update
+from sqlalchemy import Double, Integer, Select, bindparam, delete, insert, or_, select, update
 
-from gatepost.stores.approvals import GrantRecord, Whose
-from gatepost.stores.sql.approvals import whose
+from gatepost.stores.approvals import GrantRecord
 from gatepost.stores.sql.database import Database
 from gatepost.stores.sql.tables import GRANTS
 
@@ -22,6 +21,12 @@ _CALLERS = _ALL.where(
     GRANTS.c.tool == bindparam("its_tool"),
     GRANTS.c.issuer == bindparam("its_issuer"),
     GRANTS.c.subject == bindparam("its_subject"),
+)
+_PAGE = (
+    select(*_FIELDS)
+    .where(_OF, GRANTS.c.id > bindparam("after"))
+    .order_by(GRANTS.c.id)
+    .limit(bindparam("most", type_=Integer))
 )
 # One statement, so that the database counts; what has no number stays without one.
 _SPEND = update(GRANTS).where(*_THIS, _NOW, _LEFT).values(remaining=GRANTS.c.remaining - 1)
@@ -57,9 +62,9 @@ class SqlGrants:
         """See `Grants`."""
         return await self._change(_REVOKE, its_id=grant_id) == 1
 
-    async def revoke_of(self, meant: Whose) -> int:
+    async def page(self, after: str, most: int) -> list[GrantRecord]:
         """See `Grants`."""
-        return await self._change(delete(GRANTS).where(_OF, *whose(GRANTS, meant)))
+        return await self._rows(_PAGE, after=after, most=most)
 
     async def _rows(self, statement: Select[Any], **values: Any) -> list[GrantRecord]:
         found = await self._database.rows(statement, {"its_tenant": self._tenant, **values})
