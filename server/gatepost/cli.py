@@ -2,7 +2,6 @@
 
 import gc
 import importlib
-from importlib import metadata
 from typing import NamedTuple
 
 import click
@@ -65,6 +64,8 @@ class LazyGroup(click.Group):
 
 def _print_version(ctx: click.Context, _: click.Parameter, wanted: bool) -> None:
     if wanted:
+        # By name: no other use of this program waits for it.
+        metadata = importlib.import_module("importlib.metadata")
         try:
             click.echo(f"gatepost {metadata.version('gatepost')}")
         except metadata.PackageNotFoundError:

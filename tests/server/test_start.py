@@ -1,0 +1,45 @@
+"""What a start imports: whatever is not used costs neither time nor memory."""
+
+import json
+import sys
+from operator import attrgetter
+from pathlib import Path
+
+import pytest
+
+import gatepost
+from tests.support.process import Process, python_environment
+
+HELP = """
+import json, sys
+from gatepost.cli import main
+
+main({arguments}, standalone_mode=False)
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
+def modules(script: str, folder: Path) -> set[str]:
+    """The modules that a script has imported, of which it prints a list at its end."""
+    process = Process([sys.executable, "-c", script], env=python_environment(None), cwd=folder)
+    try:
+        process.process.wait(30)
+        process.stop()
+    finally:
+        process.kill()
+    return set(json.loads(process.stdout.splitlines()[-1]))
+
+
+@pytest.mark.parametrize("option", ["--help", "--version"])
+def test_a_command_line_that_runs_nothing_imports_no_server(option: str, tmp_path: Path) -> None:
+    """Of ours the table of commands alone, and of others what reads a command line."""
+    found = modules(HELP.format(arguments=[option]), tmp_path)
+
+    assert {one for one in found if one.startswith("gatepost")} == {"gatepost", "gatepost.cli"}
+    assert found.isdisjoint({"asyncio", "httpx2", "msgspec", "pydantic", "starlette", "structlog"})
+
+
+def test_a_misspelt_name_of_the_package_is_told() -> None:
+    """Names are loaded when they are asked for, and one that is not there is an error as ever."""
+    with pytest.raises(AttributeError, match="module 'gatepost' has no attribute 'Pakc'"):
+        attrgetter("Pakc")(gatepost)
