@@ -30,6 +30,18 @@ def modules(script: str, folder: Path) -> set[str]:
     return set(json.loads(process.stdout.splitlines()[-1]))
 
 
+OPEN = """
+import asyncio, json, sys
+from gatepost.stores.backends import open_records
+
+async def opened():
+    await (await open_records("{url}")).aclose()
+
+asyncio.run(opened())
+print(json.dumps(sorted(sys.modules)))
+"""
+
+
 @pytest.mark.parametrize("option", ["--help", "--version"])
 def test_a_command_line_that_runs_nothing_imports_no_server(option: str, tmp_path: Path) -> None:
     """Of ours the table of commands alone, and of others what reads a command line."""
@@ -43,3 +55,17 @@ def test_a_misspelt_name_of_the_package_is_told() -> None:
     """Names are loaded when they are asked for, and one that is not there is an error as ever."""
     with pytest.raises(AttributeError, match="module 'gatepost' has no attribute 'Pakc'"):
         attrgetter("Pakc")(gatepost)
+
+
+@pytest.mark.parametrize(
+    ("url", "needless"),
+    [
+        ("memory:", {"alembic", "aiosqlite", "asyncpg", "sqlalchemy"}),
+        ("sqlite:///new.db", {"alembic", "asyncpg"}),
+    ],
+)
+def test_a_database_brings_its_own_driver_alone(
+    url: str, needless: set[str], tmp_path: Path
+) -> None:
+    """And neither the other's nor, for a new file, what takes an old one forward."""
+    assert modules(OPEN.format(url=url), tmp_path).isdisjoint(needless)
