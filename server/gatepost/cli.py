@@ -6,6 +6,12 @@ from typing import NamedTuple
 
 import click
 
+COLLECT_AFTER = 250_000
+"""
+Objects that may gather before the collector looks for cycles among them: more than any command
+makes until it begins its work. A server looks more often once it serves (`gatepost.listen`).
+"""
+
 
 class Row(NamedTuple):
     """Where a command is, and the line that `gatepost --help` shows for it."""
@@ -49,12 +55,9 @@ class LazyGroup(click.Group):
         if row is None:
             return None
         module, _, name = row.place.partition(":")
-        # Nothing of what is being defined is garbage: to look for some is a tenth of a start.
-        gc.disable()
-        try:
-            command = getattr(importlib.import_module(module), name)
-        finally:
-            gc.enable()
+        # What a start makes stays to the end: to look for garbage among it is a tenth of the start.
+        gc.set_threshold(COLLECT_AFTER, 10, 10)
+        command = getattr(importlib.import_module(module), name)
         return command if isinstance(command, click.Command) else None
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
