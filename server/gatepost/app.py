@@ -268,6 +268,7 @@ def tool_routes(
             outcome="refused",
             caller=refusal.caller,
             request_id=refusal.request_id,
+            peer=refusal.peer,
             private={"claimed": refusal.claimed},
         ),
     )

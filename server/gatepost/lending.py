@@ -17,6 +17,7 @@ from gatepost.secrets.vault import Unreadable
 from gatepost.stores.api import Entries, Records
 from gatepost.tools.api import Call, CallContext, Failure, Outcome, ToolFailure
 from gatepost.tools.client import MissingCapability, ProtocolError
+from gatepost.tools.record import peer_here
 from gatepost.tools.registry import Unknown
 from gatepost.tools.surroundings import Outbound, Sealed
 from gatepost_authz.config import Network
@@ -110,6 +111,7 @@ class Lending:
             correlation=ctx.correlation,
             depth=ctx.depth + 1,
             lasting=ctx.lasting,
+            peer=peer_here(),
         )
         try:
             return await self._run(inner)

@@ -3,6 +3,7 @@
 import asyncio
 from collections.abc import AsyncIterator, Callable, Iterable, Sequence, Sized
 from contextlib import asynccontextmanager
+from functools import partial
 from typing import Protocol
 
 import msgspec
@@ -172,6 +173,7 @@ def pulse_of(parts: Parts) -> Pulse:
     What tells of itself is told whom to tell.
     """
     meter, desk = parts.meter, parts.reviews.desk
+    told = parts.reviews.delivery.done
     desk.herald.hearers.append(Decided(meter))
     parts.journal.timers.append(lambda seconds: meter.observe(family.AUDIT_SECONDS, seconds))
     return Pulse(
@@ -187,6 +189,7 @@ def pulse_of(parts: Parts) -> Pulse:
             Counter(family.LINES_DROPPED, lambda: parts.log.dropped),
             Counter(family.EXPORT_DROPPED, lambda: parts.outlet.dropped[0], ("traces",)),
             Counter(family.EXPORT_DROPPED, lambda: parts.outlet.dropped[1], ("logs",)),
+            *(Counter(family.TOLD, partial(told.__getitem__, how), (how,)) for how in told),
             Counter(family.KEY_FETCHES, lambda: parts.keys.fetched, ("fetched",)),
             Counter(family.KEY_FETCHES, lambda: parts.keys.failed, ("failed",)),
         ],

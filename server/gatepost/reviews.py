@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
+from gatepost.approvals.delivery import Delivery
 from gatepost.approvals.desk import Desk
 from gatepost.approvals.herald import Herald
 from gatepost.approvals.minutes import Minutes
@@ -39,7 +40,9 @@ class Reviews:
     ) -> None:
         self._relay, self._redaction = relay, redaction
         self.webhook = Webhook(lambda: outbound.of(NO_TENANT))
-        herald = Herald(relay, self.webhook, minutes=Minutes(journal))
+        self.delivery = Delivery(records, self.webhook)
+        told = Minutes(journal)
+        herald = Herald(relay, self.delivery, minutes=told, notices=self.webhook.notice)
         self.desk = Desk(records, keyring, redaction, herald)
 
     def apply(self, config: Config, tools: Iterable[Tool]) -> None:
@@ -69,10 +72,6 @@ class Reviews:
                 is_cut=is_cut,
             )
         ]
-
-    async def aclose(self) -> None:
-        """Let what is being sent come to its end, for a moment."""
-        await self.webhook.aclose()
 
 
 def pages(config: Config) -> Page:

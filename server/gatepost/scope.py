@@ -3,7 +3,7 @@
 from collections.abc import Awaitable
 from typing import Any, Protocol
 
-from starlette.types import Send
+from starlette.types import Scope, Send
 
 import gatepost_authz.middleware
 
@@ -37,6 +37,12 @@ By a connection that can hold an answer back: None, in whose place whoever answe
 
 INSTEAD = "gatepost.instead"
 """By whoever answers: makes what is said instead of an answer whose `Pledge` was broken."""
+
+
+def peer_of(scope: Scope) -> str:
+    """The address that a request comes from, as Edge has settled it; empty where nobody knows."""
+    client = scope.get("client")
+    return client[0] if client else ""
 
 
 class WholeSend(Protocol):

@@ -163,7 +163,9 @@ class Services:
         self.keys.retain([trusted.settings.issuer for trusted in issuers.issuers])
         self.issuers, self.registry, self.runner = issuers, registry, runner
         self.verifier = verifier
-        self.keeper.ledger.terms = Terms(**msgspec.structs.asdict(config.tasks))
+        self.keeper.ledger.terms = Terms(
+            **msgspec.structs.asdict(config.tasks), peers=config.audit.peers
+        )
         self.cutoffs.configure(config.tenancy.suspended)
         is_outcast = outcasts(config, issuers)
         self.keeper.is_out = lambda caller: is_outcast(caller) or self.cutoffs.is_cut(caller)
@@ -318,7 +320,6 @@ class Services:
         """Close what was made here, the log last, so that it has the last requests."""
         await self.withdrawals.aclose()
         await self.keeper.aclose()
-        await self.reviews.aclose()
         await self.runs.aclose()  # before the rest, which what still runs uses
         await self.journal.aclose()
         for introspectors in self._introspectors:
@@ -356,6 +357,7 @@ async def opened(
         await closing.enter_async_context(storage.sweeping(records))
         await closing.enter_async_context(services.secrets.watching())
         await closing.enter_async_context(beating(pulse_of(services)))
+        await closing.enter_async_context(services.reviews.delivery.running())
         await closing.enter_async_context(expiring(services.approvals))
         yield services
 

@@ -10,7 +10,7 @@ import msgspec
 
 from gatepost import CallContext, Outcome, Pack, ToolFailure
 from gatepost.approvals.desk import Desk
-from gatepost.approvals.herald import Change, Herald
+from gatepost.approvals.herald import Change, Herald, nothing
 from gatepost.approvals.policy import plan_of
 from gatepost.approvals.request import Request
 from gatepost.approvals.settings import ApprovalsSettings
@@ -68,6 +68,7 @@ class Bureau:
         self.settings = msgspec.convert(settings, ApprovalsSettings)
         self.effects: Counter[str] = Counter()
         self.told: list[Change] = []
+        self.notices = nothing
         self.raises: Exception | None = None
         self.gate: asyncio.Event | None = None
         self.entered = asyncio.Event()
@@ -118,7 +119,7 @@ class Replica:
             bureau.records,
             bureau.keyring,
             redaction,
-            Herald(bureau.relay, bureau.hears),
+            Herald(bureau.relay, bureau.hears, notices=bureau.notices),
             clock=bureau.clock,
         )
         settings = bureau.settings

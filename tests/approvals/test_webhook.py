@@ -1,8 +1,8 @@
-"""The webhook: what is said of a change, how it is signed, and when it is given up."""
+"""The webhook: what is said of a change, for how long, and how it is signed and sent."""
 
-import asyncio
 import base64
 import json
+import math
 from collections.abc import Sequence
 from typing import Any, Unpack
 
@@ -14,14 +14,13 @@ from gatepost.approvals.page import page_of
 from gatepost.approvals.request import Party, Request
 from gatepost.approvals.webhook import BadSecret, Webhook, key_of, payload_of, signature
 from gatepost.tools.surroundings import Reply, Sending
-from tests.guard.house import come
 
 URL = "https://hooks.example.com/x"
 AWAY = ToolFailure("upstream_unavailable", "Away.")
 PAGE = page_of("https://mcp.example.com/mcp")
 
 
-def change(what: Any, state: Any = "waiting", **settings: Any) -> Change:
+def change(what: Any, state: Any = "waiting", until: float = 1_300.0, **settings: Any) -> Change:
     request = Request(
         id="a1",
         tenant="acme",
@@ -31,7 +30,7 @@ def change(what: Any, state: Any = "waiting", **settings: Any) -> Change:
         arguments=b'{"to":"bob-4711"}',
         reason="4711",
         created_at=1_000.0,
-        until=1_300.0,
+        until=until,
         **settings,
     )
     return Change(what=what, tenant="acme", id="a1", tool="pay", request=request)
@@ -96,11 +95,10 @@ class Receiver:
 
     def __init__(self, *answers: int | ToolFailure) -> None:
         self.answers = [*answers]
-        self.ids: list[str] = []
+        self.got: list[tuple[str, Sending]] = []
 
     async def send(self, method: str, url: str, **options: Unpack[Sending]) -> Reply:
-        assert (method, url) == ("POST", URL)
-        self.ids.append(options["headers"]["webhook-id"])
+        self.got.append((f"{method} {url}", options))
         answer = self.answers.pop(0)
         if isinstance(answer, ToolFailure):
             raise answer
@@ -110,46 +108,87 @@ class Receiver:
         raise NotImplementedError
 
 
-ENDS: dict[str, tuple[list[int | ToolFailure], int]] = {
-    "taken at once": ([204], 1),
-    "taken later": ([500, AWAY, 301, 200], 4),
-    "never taken": ([500] * 9, 4),
-    "gone for good": ([410, 200], 1),
+def hook(*answers: int | ToolFailure, at: float = 1_000.0) -> tuple[Webhook, Receiver]:
+    """A webhook whose clock stands still, and whom it tells."""
+    receiver = Receiver(*answers)
+    webhook = Webhook(lambda: receiver, clock=lambda: at)
+    webhook.apply(URL, bytes(32), PAGE)
+    return webhook, receiver
+
+
+ENDS: dict[str, tuple[int | ToolFailure, str | None]] = {
+    "taken": (204, None),
+    "moved": (301, "301"),
+    "gone": (410, "410"),
+    "broken": (500, "500"),
+    "away": (AWAY, "Away."),
 }
 
 
-@pytest.mark.parametrize(("answers", "tried"), ENDS.values(), ids=ENDS)
-async def test_how_often_a_message_is_tried(answers: list[int | ToolFailure], tried: int) -> None:
-    """Until it is taken, a bounded number of times, always by the same id."""
-    receiver = Receiver(*answers)
-    webhook = Webhook(lambda: receiver, pauses_s=(0.0, 0.0, 0.0))
-    webhook.apply(URL, bytes(32), PAGE)
+@pytest.mark.parametrize(("answer", "why"), ENDS.values(), ids=ENDS)
+async def test_why_a_message_was_not_taken(answer: int | ToolFailure, why: str | None) -> None:
+    """Taken is what was answered with 2xx, and nothing else."""
+    webhook, receiver = hook(answer)
+    notice = webhook.notice(change("requested"))
+    assert notice is not None
 
-    await webhook(change("requested"))
-    await come(lambda: _all_sent(webhook))
-
-    assert receiver.ids == ["msg_a1_requested"] * tried
-    await webhook.aclose()
-
-
-async def test_a_call_does_not_wait_for_the_receiver() -> None:
-    """A receiver that hangs holds up nothing; at the end it is left behind."""
-    hanging = asyncio.Event()
-
-    class Hanging(Receiver):
-        async def send(self, method: str, url: str, **options: Unpack[Sending]) -> Reply:
-            hanging.set()
-            await asyncio.Event().wait()
-            raise AssertionError
-
-    receiver = Hanging()
-    webhook = Webhook(lambda: receiver, closing_s=0.01)
-    webhook.apply(URL, bytes(32), PAGE)
-    async with asyncio.timeout(5):
-        await webhook(change("requested"))
-        await hanging.wait()
-        await webhook.aclose()
+    assert await webhook.send(notice) == why
+    [(line, sent)] = receiver.got
+    assert (line, sent["content"]) == (f"POST {URL}", notice.body)
+    assert sent["headers"]["webhook-id"] == "msg_a1_requested"
+    assert sent["headers"]["webhook-signature"] == signature(
+        bytes(32), "msg_a1_requested", 1_000, notice.body
+    )
 
 
-async def _all_sent(webhook: Webhook) -> bool:
-    return not webhook.unsent
+async def test_a_reload_counts_for_what_was_kept_before() -> None:
+    """The next attempt goes to the new address, signed with the new key."""
+    webhook, receiver = hook(500, 204)
+    notice = webhook.notice(change("requested"))
+    assert notice is not None
+    await webhook.send(notice)
+
+    webhook.apply("https://new.example.com/", b"\x01" * 32, PAGE)
+    await webhook.send(notice)
+
+    line, sent = receiver.got[1]
+    assert line == "POST https://new.example.com/"
+    assert sent["headers"]["webhook-signature"] == signature(
+        b"\x01" * 32, notice.id, 1_000, notice.body
+    )
+
+
+def test_where_nobody_is_told_nothing_is_kept() -> None:
+    """Neither before there is an address nor after a reload has taken it away."""
+    webhook, _ = hook()
+    assert webhook.notice(change("requested")) is not None
+    assert webhook.notice(change("used", "used")) is None
+
+    webhook.apply("", b"", PAGE)
+
+    assert not webhook.is_on
+    assert webhook.notice(change("requested")) is None
+
+
+def test_a_message_is_worth_telling_for_an_hour_after_its_request() -> None:
+    """A script, which waits for ever, for half a day more."""
+    webhook, _ = hook(at=1_200.0)
+    call, late = webhook.notice(change("requested")), webhook.notice(change("expired", "expired"))
+    script = webhook.notice(change("approved", "approved", kind="script", until=math.inf))
+
+    assert call is not None
+    assert late is not None
+    assert script is not None
+    assert (call.expires_at, late.expires_at) == (1_300.0 + 3_600.0,) * 2
+    assert script.expires_at == 1_200.0 + 43_200.0 + 3_600.0
+    assert (call.place, late.place, script.place) == (0, 2, 1)
+
+
+def test_the_same_script_may_be_decided_about_again() -> None:
+    """Its id is its content's; whoever has seen the first message must not drop the second."""
+    told = change("approved", "approved", kind="script", until=math.inf)
+    first, second = (hook(at=at)[0].notice(told) for at in (1_000.0, 1_000.5))
+
+    assert first is not None
+    assert second is not None
+    assert first.id != second.id

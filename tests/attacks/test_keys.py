@@ -94,7 +94,7 @@ def test_a_recovered_issuer_is_noticed(site: Site) -> None:
     unavailable(site, token)
     site.idp.replace("/recovers/jwks", None)
 
-    eventually(lambda: opens(site, token), within=6)
+    eventually(lambda: opens(site, token), within=20)
 
 
 @pytest.mark.requirement("N03", "H06")
@@ -173,7 +173,7 @@ def test_a_key_replaced_under_its_own_id_is_noticed(site: Site) -> None:
 
     token = site.forge("replaces").token(sign=OTHER)
 
-    eventually(lambda: opens(site, token), within=6)
+    eventually(lambda: opens(site, token), within=20)
 
 
 @pytest.mark.requirement("N14")

@@ -11,7 +11,7 @@ from gatepost.audit import clerk as clerk_module
 from gatepost.audit.argument import shown
 from gatepost.audit.clerk import Clerk
 from gatepost.audit.entry import Entry, Reason
-from gatepost.audit.record import Body, Side, commitment, decode_side
+from gatepost.audit.record import Body, Side, commitment, decode_person, decode_side
 from gatepost.audit.settings import AuditSettings
 from gatepost.stores.audit import Draft
 from gatepost.tools.api import Call, Failure
@@ -25,6 +25,7 @@ BEGAN, ENDED = 99.5, 99.75
 AT, TOOK = 1_799_999_999_750, 250_000
 ALICE = person("alice")
 WHO = f'{{"issuer":"{ISSUER}","subject":"alice"}}'
+FAR = "203.0.113.9"
 ODD = 'Ünï"cö\\de\n\u2028'
 PLAIN, SECRET = b'{"text": "x"}', b'{"text": "ghp_' + b"a1" * 20 + b'"}'
 ENCODED = msgspec.json.encode
@@ -147,6 +148,9 @@ RECORDS: dict[str, Any] = {
         {}, {"arguments": '{"text": "ü"}'}, arguments='{"text": "ü"}'.encode()
     ),
     "secret": a_record({}, {"arguments": '{"text": "[REDACTED:GITHUB_TOKEN]"}'}, arguments=SECRET),
+    "from somewhere": a_record(
+        {}, {"caller": WHO.replace(",", f',"peer":"{FAR}",'), **ARGUMENTS}, peer=FAR
+    ),
 }
 
 
@@ -165,13 +169,33 @@ def test_a_draft_is_what_its_body_encodes_to(name: str) -> None:
     assert (made.at, made.sort) == (AT, (body.kind, body.tool, body.outcome))
 
 
-def test_refusals_that_are_alike_are_one_draft() -> None:
-    """With their number; those of somebody else are another one."""
-    calls = [a_call(), a_call(), a_call(caller=person("bob"))]
-    refused = Failure("rate_limit", "Later.")
-    made = drafted([entry_of(call, None, refused) for call in calls])
+def refused(calls: Sequence[Call], **settings: Any) -> list[tuple[int, str]]:
+    """How often, and from where, drafts say that a limit has refused these calls."""
+    made = drafted(
+        [entry_of(call, None, Failure("rate_limit", "Later.")) for call in calls], **settings
+    )
+    times = [msgspec.json.decode(b"{" + one.body[1:]).get("times", 1) for one in made]
+    return [*zip(times, map(peer_of, made), strict=True)]
 
-    assert [msgspec.json.decode(b"{" + one.body[1:]).get("times", 1) for one in made] == [2, 1]
+
+def peer_of(made: Draft) -> str:
+    return decode_person(decode_side(made.side or "")["caller"][1]).peer
+
+
+def test_refusals_that_are_alike_are_one_draft() -> None:
+    """With their number; those of somebody else, or from elsewhere, are another one."""
+    calls = [a_call(), a_call(), a_call(caller=person("bob")), a_call(peer=FAR), a_call(peer=FAR)]
+
+    assert refused(calls) == [(2, ""), (1, ""), (2, FAR)]
+    assert refused(calls, peers=False) == [(4, ""), (1, "")]
+
+
+def test_a_flood_from_everywhere_fills_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Whoever has a network of addresses gets no record for each: the later ones share one."""
+    monkeypatch.setattr(clerk_module, "MOST_APART", 3)
+    calls = [a_call(peer=f"2001:db8::{at % 20}") for at in range(40)]
+
+    assert refused(calls) == [*((2, f"2001:db8::{at}") for at in range(3)), (34, "")]
 
 
 ASKED: dict[str, bytes] = {
@@ -232,3 +256,33 @@ def test_nobody_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
         )
 
     assert told == [(WHO.replace("alice", f"p{at % 10}"), True) for at in range(40)]
+
+
+def test_no_address_is_taken_for_another(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A token that is used on several machines, and however few of them are remembered."""
+    monkeypatch.setattr(clerk_module, "MOST_KNOWN", 3)
+    one = Clerk()
+    asked = [f"192.0.2.{at % 5}" for at in range(20)] + ["192.0.2.1", "192.0.2.2"] * 5
+    calls = [
+        a_call(peer=peer, caller=person("bob") if at % 3 else ALICE)
+        for at, peer in enumerate(asked)
+    ]
+    (made,) = one.drafts(
+        [entry_of(call, a_guard(call)) for call in calls], NOW, AuditSettings()
+    ).values()
+
+    assert [peer_of(draft) for draft in made] == asked
+    assert len(one._authors) <= 3
+    assert len(one._authors._elsewhere) <= 3
+
+
+def test_what_is_said_of_addresses_may_change_while_calls_come() -> None:
+    """The next batch says of the same caller what is configured then."""
+    one, call = Clerk(), a_call(peer=FAR)
+    told = []
+    for peers in (True, False, True):
+        settings = AuditSettings(peers=peers)
+        (made,) = one.drafts([entry_of(call, a_guard(call))], NOW, settings).values()
+        told.append(peer_of(made[0]))
+
+    assert told == [FAR, "", FAR]

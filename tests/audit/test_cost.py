@@ -2,6 +2,8 @@
 
 from time import perf_counter
 
+import msgspec
+
 from gatepost.audit.clerk import Clerk
 from gatepost.audit.journal import Journal
 from gatepost.audit.record import decode_side
@@ -44,7 +46,7 @@ def test_a_record_costs_the_writer_a_bounded_number_of_steps() -> None:
     redaction = Redaction()
     entries = []
     for _ in range(RECORDS):
-        call = a_call(10)
+        call = msgspec.structs.replace(a_call(10), peer="198.51.100.7")
         guard = Guard(redaction, call, pack.tools["write"], checked=True)
         entries.append((call, 1.0, 2.0, [guard], None))
     clerk, now = Clerk(), (3.0, 3.0)

@@ -50,6 +50,25 @@ async def test_a_person_is_erased_and_the_chain_is_whole(url: str) -> None:
     assert (seen.bad, seen.erased, seen.records) == (None, 3, 6)
 
 
+@pytest.mark.requirement("AU4", "AU10")
+async def test_an_address_goes_with_its_person(url: str) -> None:
+    """It is nowhere but in what can be erased, and the commitment to it proves what stays."""
+    async with shelf(url) as one:
+        for who, peer in (("carol", "203.0.113.9"), ("dave", "203.0.113.10")):
+            await one.journal.note("acme", "signin", outcome="in", caller=person(who), peer=peer)
+        trail = one.records.of("acme").trail
+        bodies = [row.body for row in await trail.rows(0, 10)]
+        kept, whole = await everything(one), await one.verify()
+        await one.erasure.erase_subject("acme", ISSUER, "carol")
+        left, seen = await everything(one), await one.verify()
+
+    assert "203.0.113" not in "".join(bodies)
+    assert "203.0.113.9\\" in kept
+    assert "203.0.113.9\\" not in left
+    assert "203.0.113.10\\" in left
+    assert (whole.bad, seen.bad, seen.erased) == (None, None, 1)
+
+
 @pytest.mark.requirement("AU4")
 async def test_somebody_of_the_same_name_elsewhere_stays(url: str) -> None:
     """A subject is its issuer's: two issuers of one tenant may both know an alice."""

@@ -84,7 +84,7 @@ async def test_a_slow_document_ends_with_its_deadline(fetcher: Fetcher, idp: Idp
 
     assert fetching.result() == "timeout"
     assert time.monotonic() - begun > 0.4
-    assert turns > 20
+    assert turns > 5
 
 
 BOMB = gzip.compress(b'{"keys":[' + b" " * 50_000_000 + b"]}")

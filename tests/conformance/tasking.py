@@ -11,7 +11,7 @@ from tests.support.mcp import META, Client, Response
 TASKS = META + "tasks"
 CAPABILITIES = {"elicitation": {}, "sampling": {}, "extensions": {TASKS: {}}}
 DECLARED = {META + "clientCapabilities": CAPABILITIES}
-WITHIN_S = 5.0
+WITHIN_S = 20.0
 
 
 class Tasker(Client):

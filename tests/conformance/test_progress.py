@@ -160,9 +160,9 @@ async def test_cx_01_cx_02_hanging_up_cancels_a_modern_request(
     asking = asyncio.create_task(
         client.send(message("tools/call", params), headers, hang_up=hang_up)
     )
-    await asyncio.wait_for(Signal.started.wait(), 5)
+    await asyncio.wait_for(Signal.started.wait(), 20)
     hang_up.set()
-    response = await asyncio.wait_for(asking, 5)
+    response = await asyncio.wait_for(asking, 20)
 
     assert SEEN == ["started", "ended"]
     assert b"result" not in response.body
@@ -176,14 +176,14 @@ async def test_a_session_cancels_by_notification(client: Client) -> None:
     mine, other = await client.open(), await client.open()
     body = message("tools/call", {"name": "wait_forever", "arguments": {}}, identity="a")
     asking = asyncio.create_task(client.within(mine, body))
-    await asyncio.wait_for(Signal.started.wait(), 5)
+    await asyncio.wait_for(Signal.started.wait(), 20)
     cancel = message("notifications/cancelled", {"requestId": "a"}, identity=None)
 
     assert (await client.within(other, cancel)).status == 202
     done, _ = await asyncio.wait({asking}, timeout=0.05)
     assert (done, SEEN) == (set(), ["started"])
     assert (await client.within(mine, cancel)).status == 202
-    response = await asyncio.wait_for(asking, 5)
+    response = await asyncio.wait_for(asking, 20)
 
     assert SEEN == ["started", "ended"]
     assert (response.status, response.events) == (200, [])
@@ -209,20 +209,20 @@ async def test_a_session_survives_a_dropped_connection(client: Client) -> None:
     body = message("tools/call", {"name": "wait_forever", "arguments": {}}, identity=1)
     headers = [JSON, ("mcp-session-id", session)]
     asking = asyncio.create_task(client.send(body, headers, hang_up=hang_up))
-    await asyncio.wait_for(Signal.started.wait(), 5)
+    await asyncio.wait_for(Signal.started.wait(), 20)
     # Four times as long as it takes to notice.
     done, _ = await asyncio.wait({asking}, timeout=0.2)
 
     assert (done, SEEN) == (set(), ["started"])
     cancel = message("notifications/cancelled", {"requestId": 1}, identity=None)
     await client.within(session, cancel)
-    await asyncio.wait_for(asking, 5)
+    await asyncio.wait_for(asking, 20)
 
 
 async def test_a_cancelled_server_cancels_its_calls(client: Client) -> None:
     """Cancellation from outside passes through every stage; nothing swallows it."""
     asking = asyncio.create_task(client.call("wait_forever"))
-    await asyncio.wait_for(Signal.started.wait(), 5)
+    await asyncio.wait_for(Signal.started.wait(), 20)
     asking.cancel()
 
     with pytest.raises(asyncio.CancelledError):

@@ -9,8 +9,10 @@ import pytest
 
 from gatepost import CallContext, Pack
 from gatepost.mcp.ledger import Terms
+from gatepost.pledge import Pledge
 from gatepost.stores.memory.records import MemoryRecords
 from gatepost.stores.memory.relay import MemoryRelay
+from gatepost.tools.api import Call
 from tests.conformance import fixture_tasks
 from tests.conformance.fixture_tasks import Confirmation
 from tests.conformance.tasking import Tasker
@@ -107,6 +109,22 @@ class Site:
         await self.first.keeper.aclose()
 
 
+class Heard:
+    """Hears where the calls of a replica came from."""
+
+    refusing = False
+
+    def __init__(self) -> None:
+        self.peers: list[str] = []
+
+    def ended(self, call: Call, *rest: object) -> Pledge:
+        """See `Recorder`; there is nothing to wait for."""
+        self.peers.append(call.peer)
+        pledge = Pledge()
+        pledge.keep()
+        return pledge
+
+
 @pytest.fixture
 async def site() -> AsyncIterator[Site]:
     site = Site()
@@ -152,6 +170,26 @@ async def test_what_may_run_again_is_run_again(site: Site, tool: str) -> None:
     (await next_run()).set()
 
     assert (await site.second.until(task["taskId"]))["status"] == "completed"
+
+
+@pytest.mark.parametrize("kept", [True, False])
+async def test_a_later_run_knows_where_the_call_came_from(site: Site, kept: bool) -> None:
+    """Not who took it up; and where records say nothing of addresses, nothing is kept of them."""
+    heard = Heard()
+    site.second.runner.recorder = heard
+    site.first.keeper.ledger.terms = msgspec.structs.replace(TERMS, peers=kept)
+    site.first.scope = {"client": ("203.0.113.9", 0)}
+    task = await site.first.start("look_up")
+    await next_run()
+    record = await site.records.of("acme").tasks.get(task["taskId"])
+    site.crash()
+    await site.second.keeper.sweep()
+    (await next_run()).set()
+    await site.second.until(task["taskId"])
+
+    assert record is not None
+    assert (b"203.0.113.9" in record.call) is kept
+    assert heard.peers == ["203.0.113.9" if kept else ""]
 
 
 @pytest.mark.requirement("K-10", "K-16")

@@ -70,7 +70,7 @@ async def test_k_19_what_runs_when_its_time_is_over_is_stopped(client: Tasker) -
     task = await client.start("wait")
     client.clock.now += task["ttlMs"] / 1000 + 1
     held = client.records.of("acme").tasks
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         while (record := await held.get(task["taskId"])) and record.status == "working":
             await asyncio.wait({asyncio.get_running_loop().create_future()}, timeout=0.02)
 

@@ -16,7 +16,7 @@ import msgspec
 from gatepost.stores.api import Records
 from gatepost.stores.backends import open_records
 from gatepost.telemetry.logs import configure
-from tests.contract.samples import claim, task
+from tests.contract.samples import approval, claim, notice, task
 
 FOREVER = 1e9
 
@@ -85,8 +85,20 @@ async def write_always(records: Records) -> None:
         print(number, flush=True)  # noqa: T201  # this is how it talks
 
 
+async def ask_always(records: Records) -> None:
+    """Open request after request, each with its notice, and say so, until killed."""
+    approvals = records.of("acme").approvals
+    number = 0
+    while True:
+        number += 1
+        name = f"a{number}"
+        kept = approval(id=name, meets=name.encode())
+        await approvals.open(kept, notice(id=f"m{number}", about=name))
+        print(number, flush=True)  # noqa: T201  # this is how it talks
+
+
 JOBS: dict[str, Callable[..., Awaitable[Any]]] = {
-    job.__name__: job for job in (begin, subscribe, take_over, win, write_always)
+    job.__name__: job for job in (begin, subscribe, take_over, win, write_always, ask_always)
 }
 
 

@@ -4,6 +4,7 @@ from typing import Any
 
 from gatepost.stores.api import Claim, TaskRecord
 from gatepost.stores.approvals import ApprovalRecord, GrantRecord
+from gatepost.stores.notices import Notice
 
 HOUR = 3600.0
 
@@ -77,6 +78,22 @@ def grant(**settings: Any) -> GrantRecord:
             "created_at": 1_000.25,
             "expires_at": 1_000.25 + HOUR,
             "details": b"\x00{}",
+            **settings,
+        }
+    )
+
+
+def notice(**settings: Any) -> Notice:
+    """A message that is due and nobody has taken."""
+    return Notice(
+        **{
+            "id": "msg_a1_requested",
+            "about": "a1",
+            "place": 0,
+            "body": b"\x00{}",
+            "made_at": 1_000.25,
+            "due_at": 1_000.25,
+            "expires_at": 1_000.25 + HOUR,
             **settings,
         }
     )

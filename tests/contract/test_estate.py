@@ -3,7 +3,7 @@
 from gatepost.stores.api import Records, Relay, SessionRecord
 from gatepost.stores.estate import Person
 from gatepost.stores.sql.estate import BATCH
-from tests.contract.samples import approval, claim, task
+from tests.contract.samples import approval, claim, notice, task
 from tests.contract.test_cutoffs import SUSPENSION
 
 
@@ -15,9 +15,10 @@ async def furnish(records: Records, tenant: str) -> None:
     await ours.sessions.replace(b"s", SessionRecord(ended=True), expires_at=1e9)
     await ours.entries("secrets").put("k", b"v", now=0.0)
     await ours.entries("apis").put("k", b"v", now=0.0)
+    await ours.notices.add(notice())
 
 
-FURNISHED = {"tasks": 1, "claims": 1, "sessions": 1, "entries": 2}
+FURNISHED = {"tasks": 1, "claims": 1, "sessions": 1, "entries": 2, "notices": 1}
 
 
 async def test_everything_of_a_tenant_is_counted(records: Records) -> None:

@@ -97,6 +97,7 @@ async def test_migrating_says_what_it_did_and_is_done_once(empty_url: str) -> No
         "0004: The record of what happened",
         "0005: Who may not call any more",
         "0006: The record of what happened",
+        "0007: What another system is still to be told.",
     ]
     assert (second.before, second.after, second.steps) == (REVISION, REVISION, ())
 

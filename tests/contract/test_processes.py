@@ -1,5 +1,6 @@
 """Two processes at one database: the database decides, whoever asks; what it took it keeps."""
 
+import asyncio
 import contextlib
 import json
 import sys
@@ -134,6 +135,28 @@ async def test_what_was_acknowledged_outlives_a_kill(sql_url: str) -> None:
         claim(key=b"k%d" % number, outcome=b"done %d" % number, expires_at=1e9)
         for number in range(1, acknowledged + 1)
     ]
+
+
+async def test_a_kill_parts_no_request_from_its_notice(sql_url: str) -> None:
+    """SIGKILL in the middle of both: either is there with the other, or neither is."""
+    with started(1) as (writer,):
+        writer.begin(sql_url, "ask_always")
+        for _ in range(40):
+            writer.next_line()
+        writer.kill()
+        acknowledged = int(writer.stdout.split()[-1])
+    records = await open_records(sql_url)
+    requests: set[str] = set()
+    told: set[str] = set()
+    async with asyncio.timeout(20):
+        # What it had sent last may be carried out by PostgreSQL between two looks at it.
+        while len(requests) < acknowledged or told != requests:
+            requests = {one.id for one in await records.of("acme").approvals.waiting(10_000)}
+            found = await records.claim_notices(2_000.0, 2_030.0, "h", 10_000)
+            told |= {one.about for _, one in found}
+    await records.aclose()
+
+    assert len(told) >= acknowledged >= 40
 
 
 def test_a_new_file_may_be_opened_by_several_at_once(peers: list[Peer], tmp_path: Path) -> None:

@@ -1,5 +1,6 @@
 """The SQLite file: durable or refused, this user's alone, and told when it cannot be used."""
 
+import asyncio
 import resource
 import signal
 import sqlite3
@@ -99,6 +100,24 @@ async def test_a_locked_file_is_an_outage_and_not_the_end(
     other.execute("ROLLBACK")
     other.close()
     assert await claims.begin(claim(), now=0.0) is None
+    await records.aclose()
+
+
+async def test_a_new_file_is_waited_for_while_another_writes_its_first(tmp_path: Path) -> None:
+    """
+    Servers that start at once on a new file: whoever is second waits.
+
+    SQLite refuses to turn its log on at once while another writes, however long it may wait.
+    """
+    other = sqlite3.connect(tmp_path / "records.db", isolation_level=None)
+    other.execute("BEGIN IMMEDIATE")
+    opening = asyncio.create_task(opened(f"sqlite:///{tmp_path}/records.db"))
+    await asyncio.wait({opening}, timeout=0.2)
+    other.execute("ROLLBACK")
+    other.close()
+    records = await opening
+
+    assert await pragma(records, "journal_mode") == "wal"
     await records.aclose()
 
 

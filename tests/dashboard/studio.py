@@ -148,7 +148,7 @@ class Studio:
     def until_waiting(self, count: int) -> None:
         """Return once so many requests wait."""
         desk = self.site.services.approvals
-        eventually(lambda: len(self.site.run(desk.waiting("acme"))) == count, within=5)
+        eventually(lambda: len(self.site.run(desk.waiting("acme"))) == count, within=20)
 
     @contextmanager
     def later(self, by_s: float) -> Iterator[None]:
@@ -172,11 +172,16 @@ def settings(config: Config, root: Path) -> Config:
 
 
 @contextmanager
-def studio(root: Path) -> Iterator[Studio]:
-    """The company, until the block ends."""
+def studio(root: Path, *, proxies: tuple[str, ...] = ()) -> Iterator[Studio]:
+    """The company, until the block ends; *proxies* are those that it trusts."""
+
+    def change(config: Config) -> Config:
+        listen = msgspec.structs.replace(config.listen, trusted_proxies=proxies)
+        return settings(msgspec.structs.replace(config, listen=listen), root)
+
     opened = site(
         root,
-        change=lambda config: settings(config, root),
+        change=change,
         users=USERS,
         cli_secret=CLI_SECRET,
         scopes=(*SCOPES.split(), "billing:close"),

@@ -64,7 +64,7 @@ def test_o13_the_correlation_id_reaches_log_and_tool(octopus: Octopus) -> None:
             for line in octopus.house.inside.log().splitlines()
             if '"request"' in line
         ),
-        within=5,
+        within=20,
     )
 
 

@@ -182,14 +182,14 @@ async def test_whoever_does_not_listen_is_killed_with_its_children(
     with pytest.raises((TimeoutError, asyncio.CancelledError)):
         await work
 
-    eventually(lambda: not any(alive(pid) for pid in started), within=5)
+    eventually(lambda: not any(alive(pid) for pid in started), within=20)
 
 
 async def test_what_outlives_its_parent_is_killed_with_it(tmp_path: Path) -> None:
     """A program that leaves something behind has not left it for long."""
     ended = await done(shell(tmp_path, "sleep 60 > /dev/null 2>&1 & echo $!"))
 
-    eventually(lambda: not alive(int(ended.out)), within=5)
+    eventually(lambda: not alive(int(ended.out)), within=20)
 
 
 def test_what_runs_ends_with_the_server(tmp_path: Path) -> None:
@@ -207,7 +207,7 @@ def test_what_runs_ends_with_the_server(tmp_path: Path) -> None:
         server.kill()
         server.wait(10)
 
-    eventually(lambda: not alive(started), within=5)
+    eventually(lambda: not alive(started), within=20)
 
 
 def command_of(pid: int) -> bytes:

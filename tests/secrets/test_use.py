@@ -172,7 +172,7 @@ def test_use_is_logged_by_name(town: Town) -> None:
         worker.call("unlock", token=VALUE)
         worker.call("unlock", token=[VALUE])
 
-    eventually(lambda: site.inside.log()[before:].count("/mcp") >= 3, within=5)
+    eventually(lambda: site.inside.log()[before:].count("/mcp") >= 3, within=20)
     used = [event for event in events if event["event"] == "secret_used"]
     assert [(event["tenant"], event["secret"]) for event in used] == [("acme", name)]
     assert VALUE not in town.logs() + str(events)

@@ -205,6 +205,13 @@ FORWARDED: list[tuple[str, str, Pairs, int, str]] = [
         200,
         "10.1.1.1",
     ),
+    (
+        "a text as a zone",
+        "10.1.1.1",
+        ((b"x-forwarded-proto", b"https"), (b"x-forwarded-for", b"::1%any <b>text</b>")),
+        200,
+        "10.1.1.1",
+    ),
     ("mapped proxy", "::ffff:10.1.1.1", ((b"x-forwarded-proto", b"https"),), 200, "10.1.1.1"),
 ]
 

@@ -109,7 +109,7 @@ async def test_a_change_while_the_record_is_read_is_not_missed(two: Two) -> None
     await two.change(session, ended=True)
     meanwhile = await two.here.room("acme", session)
     gate.set()
-    await asyncio.wait_for(reading, 5)
+    await asyncio.wait_for(reading, 20)
 
     assert meanwhile is None
     assert await two.here.room("acme", session) is None

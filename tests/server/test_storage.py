@@ -281,6 +281,7 @@ def test_migrate_says_what_it_did(postgres: str, tmp_path: Path) -> None:
         "0004: The record of what happened, and the proofs that it is whole.",
         "0005: Who may not call any more, whatever token it shows.",
         "0006: The record of what happened, many records to a row.",
+        "0007: What another system is still to be told.",
         f"Migrated from revision none to {REVISION}.",
     ]
     assert outcome(fine) == (0, "The database is at the revision that this version needs.")

@@ -9,7 +9,7 @@ from starlette.types import ASGIApp
 from gatepost.listen import Server, bind, listen_config
 from gatepost.wire.deadlines import Deadlines
 
-SOON = 5.0
+SOON = 20.0
 """Seconds after which a test gives up; the deadlines under test are far shorter."""
 
 

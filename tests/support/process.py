@@ -1,5 +1,6 @@
 """A program under test: started, its output collected, waited for with a bound, stopped."""
 
+import contextlib
 import re
 import signal
 import subprocess
@@ -150,7 +151,9 @@ class Process:
             reader.join(5)
         for pipe in (self.process.stdin, self.process.stdout, self.process.stderr):
             if pipe is not None:
-                pipe.close()
+                # What was written to one that had ended already is still in the pipe's buffer.
+                with contextlib.suppress(BrokenPipeError):
+                    pipe.close()
 
 
 def _started(

@@ -38,7 +38,7 @@ def grows(site: House, by: float, work: Callable[[], object], name: str, **label
     # Another test's calls, that were answered a moment ago, are in it.
     before = gathered(site.inside.board).value(name, **labels)
     work()
-    eventually(lambda: page(site).value(name, **labels) >= before + by, within=5)
+    eventually(lambda: page(site).value(name, **labels) >= before + by, within=20)
     assert page(site).value(name, **labels) == before + by
 
 
@@ -175,8 +175,8 @@ def test_nothing_of_a_caller_is_on_the_page(site: House) -> None:
 def test_what_is_looked_at_now_and_then_is_told(site: House) -> None:
     """Stores, issuers, keys and the process itself, a moment after the start."""
     site.door.call(site.token(org_id="acme"))
-    eventually(lambda: page(site).value("gatepost_loop_lag_seconds_count") >= 1, within=5)
-    eventually(lambda: page(site).value("gatepost_key_fetches_total", result="fetched"), within=5)
+    eventually(lambda: page(site).value("gatepost_loop_lag_seconds_count") >= 1, within=20)
+    eventually(lambda: page(site).value("gatepost_key_fetches_total", result="fetched"), within=20)
     told = page(site)
 
     assert told.value("gatepost_store_up", store="database") == 1

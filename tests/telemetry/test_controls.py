@@ -39,7 +39,7 @@ def test_what_a_limit_refuses_is_counted_under_it(site: House) -> None:
     for _ in range(5):
         site.door.call(token, "echo", {"text": "x"})
     refused = {"tool": "echo", "outcome": "rate_limit"}
-    eventually(lambda: page(site).value("gatepost_tool_calls_total", **refused), within=5)
+    eventually(lambda: page(site).value("gatepost_tool_calls_total", **refused), within=20)
     told = page(site)
 
     assert told.value("gatepost_rate_limited_total", limit="caller") == 2

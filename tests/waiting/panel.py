@@ -14,7 +14,7 @@ Verdict = Literal["approved", "rejected", "expired"]
 PAGE = "https://mcp.example.com/dashboard/approvals/1"
 MESSAGE = "Waiting for an approver of acme to decide about pay."
 RETRY_AFTER_S = 7.0
-WITHIN_S = 5.0
+WITHIN_S = 20.0
 
 pack = Pack("deciding")
 

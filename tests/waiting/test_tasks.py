@@ -167,7 +167,7 @@ async def test_a7_what_was_approved_and_begun_is_not_begun_again(
         await site.crash()
     else:
         request.decide("approved")
-    await asyncio.wait_for(Paid.begun.wait(), 5)
+    await asyncio.wait_for(Paid.begun.wait(), 20)
     await site.crash()
     ended = await site.first.until(task_id)
 
@@ -206,7 +206,7 @@ async def test_a7_a_task_is_kept_for_as_long_as_a_person_takes(site: Site, panel
 
 async def kept(site: Site, task_id: str, condition: Callable[[TaskRecord], object]) -> None:
     """Return once *condition* holds of the record."""
-    async with asyncio.timeout(5):
+    async with asyncio.timeout(20):
         record = None
         while record is None or not condition(record):
             record = await site.first.records.of("acme").tasks.get(task_id)
@@ -236,7 +236,7 @@ async def test_k_02_a_long_call_of_a_tool_that_is_no_task_is_none(
     (request := Request(PAGE)).decide("approved")
     panel.requests[b"{}"] = request
     work = asyncio.create_task(client.call_with("pay_slowly"))
-    await asyncio.wait_for(Paid.begun.wait(), 5)
+    await asyncio.wait_for(Paid.begun.wait(), 20)
     Paid.go_on.set()
 
     assert (await work).json["result"]["resultType"] == "complete"

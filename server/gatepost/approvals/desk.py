@@ -11,7 +11,7 @@ from gatepost.approvals import scripts
 from gatepost.approvals.condition import subject_of
 from gatepost.approvals.filing import Cabinet, Case, Sealed, case_of, merged
 from gatepost.approvals.grants import Granting
-from gatepost.approvals.herald import Herald
+from gatepost.approvals.herald import Herald, What
 from gatepost.approvals.judgement import objection
 from gatepost.approvals.policy import Plan
 from gatepost.approvals.request import (
@@ -220,10 +220,15 @@ class Desk:
         ended = [await self.case(tenant, approval_id) for tenant, approval_id in due]
         return sum(one is not None for one in ended)
 
-    async def settle(self, case: Case, **changes: Any) -> Case | None:
-        """Change a request; None when somebody else changed it meanwhile."""
+    async def settle(self, case: Case, *, told: What | None = None, **changes: Any) -> Case | None:
+        """
+        Change a request; None when somebody else changed it meanwhile.
+
+        *told* is what another system may be told of it.
+        """
         changed = case.changed(self.clock(), keep_s=self.settings.keep_s, **changes)
-        if not await self._of(case.request.tenant).replace(changed.record):
+        notice = None if told is None else self.herald.notice(told, changed.request)
+        if not await self._of(case.request.tenant).replace(changed.record, notice):
             return None
         revision = changed.record.revision + 1
         return Case(msgspec.structs.replace(changed.record, revision=revision), changed.file)
@@ -231,7 +236,8 @@ class Desk:
     async def _kept(self, verdict: Verdict, changed: Case, by: Approver) -> bool:
         """Put a decision on record and keep it; False when the request changed meanwhile."""
         await self.herald.record(verdict, changed.request, by)
-        if await self._of(changed.request.tenant).replace(changed.record):
+        notice = self.herald.notice(verdict, changed.request)
+        if await self._of(changed.request.tenant).replace(changed.record, notice):
             return True
         await self.herald.record("void", changed.request, by)
         return False
@@ -251,7 +257,7 @@ class Desk:
         if asked and state == "expired":
             # Whoever calls again is told once that nobody came; see `Approvals` in the stage.
             changes |= {"meets": case.record.meets, "until": now + case.file.timeout_s}
-        ended = await self.settle(case, **changes)
+        ended = await self.settle(case, told=state, **changes)
         if ended is not None:
             await self.herald.request(state, ended.request)
         return ended

@@ -1,5 +1,6 @@
 """Who hears of a change: whoever waits, the record of what happened, and the webhook."""
 
+from collections.abc import Callable
 from typing import Literal, Protocol
 
 import msgspec
@@ -7,6 +8,7 @@ import structlog
 
 from gatepost.approvals.request import Approver, Grant, Request
 from gatepost.stores.api import Relay, StoreUnavailable
+from gatepost.stores.notices import Notice
 
 log = structlog.get_logger("gatepost.approvals")
 
@@ -52,13 +54,32 @@ class Hears(Protocol):
         """Hear of it; raises StoreUnavailable."""
 
 
-class Herald:
-    """Tells of each change once: the process that made it does."""
+def nothing(change: Change) -> Notice | None:
+    """Where nobody else is told."""
+    return None
 
-    def __init__(self, relay: Relay, *hearers: Hears, minutes: Hears | None = None) -> None:
+
+class Herald:
+    """
+    Tells of each change once: the process that made it does.
+
+    *notices* says what another system is to be told of a change; that is kept with it.
+    """
+
+    def __init__(
+        self,
+        relay: Relay,
+        *hearers: Hears,
+        minutes: Hears | None = None,
+        notices: Callable[[Change], Notice | None] = nothing,
+    ) -> None:
         self._relay = relay
-        self._minutes = minutes
+        self._minutes, self._notices = minutes, notices
         self.hearers = [*hearers]
+
+    def notice(self, what: What, request: Request) -> Notice | None:
+        """What is to be kept together with this change; None: nothing."""
+        return self._notices(_of_request(what, request, None))
 
     async def record(self, what: What, request: Request, by: Approver) -> None:
         """

@@ -1,7 +1,7 @@
 """Puts what people decide on record."""
 
 from gatepost.approvals.herald import Change
-from gatepost.approvals.request import Operator
+from gatepost.approvals.request import Operator, Visitor
 from gatepost.audit.journal import Journal
 from gatepost.audit.record import Person
 
@@ -39,6 +39,7 @@ class Minutes:
             tool=change.tool,
             approval=change.id,
             request_id="" if request is None else request.request_id,
+            peer=by.peer if isinstance(by, Visitor) else "",
             details={"by": "operator"} if isinstance(by, Operator) else {},
             private=private,
         )

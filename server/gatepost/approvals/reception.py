@@ -32,9 +32,9 @@ async def meet(desk: Desk, call: Call, tool: Tool, need: Need, demand: Demand) -
             if fresh is None:
                 await _room(desk, call)
                 fresh = cabinet.filed(call, tool, need, demand.version, desk.clock())
-            met = await store.open(fresh)
+            case = case_of(fresh)
+            met = await store.open(fresh, desk.herald.notice("requested", case.request))
             if met is None:
-                case = case_of(fresh)
                 await desk.herald.request("requested", case.request)
                 return case
         if (found := await _current(desk, case_of(met))) is not None:

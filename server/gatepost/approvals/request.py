@@ -22,6 +22,12 @@ class Operator(msgspec.Struct, frozen=True):
     name: str
 
 
+class Visitor(TenantContext, frozen=True, kw_only=True, gc=False):
+    """Whoever has signed in, and where their decision comes from: for its record only."""
+
+    peer: str = ""
+
+
 Approver = TenantContext | Operator
 """A person who has signed in (any roles; the desk judges them), or the operator."""
 

@@ -211,7 +211,7 @@ class Approval:
         while (now := await self._desk.case(tenant, request_id)) is not None:
             if now.request.state not in {"approved", "expired"}:
                 return
-            changes = {"state": "used", "meets": None, "sealed": None}
+            changes: dict[str, Any] = {"state": "used", "meets": None, "sealed": None}
             if (used := await self._desk.settle(now, **changes)) is not None:
                 await self._desk.herald.request("used", used.request)
                 return

@@ -1,32 +1,31 @@
-"""Tells another system of requests and decisions: signed, retried, off the path of calls."""
+"""What another system is told of requests and decisions, and how it is signed and sent."""
 
-import asyncio
 import base64
 import binascii
 import hashlib
 import hmac
+import math
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from datetime import UTC, datetime
 from typing import Any
 
 import msgspec
-import structlog
 
 from gatepost.approvals.herald import Change
 from gatepost.approvals.page import Page, no_page
+from gatepost.approvals.settings import LONGEST_S
+from gatepost.stores.notices import Notice
 from gatepost.tools.api import ToolFailure
 from gatepost.tools.surroundings import Outbound
 
 PREFIX = "whsec_"
 LEAST_KEY_BYTES, MOST_KEY_BYTES = 24, 64
 """Standard Webhooks 1.0, "Signature scheme"."""
-PAUSES_S = (1.0, 5.0, 25.0, 125.0)
 TIMEOUT_S = 10.0
-AT_ONCE = 8
-MOST_UNSENT = 1_000
-CLOSING_S = 2.0
-GONE = 410
+MOST_ANSWER = 10_000
+WORTH_S = 3600.0
+"""How long after the end of a request's time it is still told of."""
 
 EVENTS = {
     "requested": "approval.requested",
@@ -36,7 +35,8 @@ EVENTS = {
     "expired": "approval.expired",
 }
 
-log = structlog.get_logger("gatepost.approvals")
+# Of one request: whoever hears of a decision has heard of the request, whatever clocks say.
+PLACES = {"requested": 0, "approved": 1, "rejected": 1, "withdrawn": 2, "expired": 2}
 
 
 class BadSecret(ValueError):
@@ -91,82 +91,65 @@ def payload_of(change: Change, *, now: float, page: Page) -> bytes | None:
 
 class Webhook:
     """
-    See `Hears`; the process that made a change sends it, and no other.
+    Where another system is told, and how: says what is told of a change, and sends it.
 
-    A message that its receiver does not take within five attempts is given up, and so is what a
-    process has not sent when it stops: the dashboard shows what is true. *http* is asked for each
-    time, as a reload changes where it may reach.
+    *http* is asked for each time, as a reload changes where it may reach.
     """
 
     def __init__(
-        self,
-        http: Callable[[], Outbound],
-        *,
-        clock: Callable[[], float] = time.time,
-        pauses_s: Sequence[float] = PAUSES_S,
-        closing_s: float = CLOSING_S,
+        self, http: Callable[[], Outbound], *, clock: Callable[[], float] = time.time
     ) -> None:
-        self._http, self._clock, self._pauses_s = http, clock, pauses_s
-        self._closing_s = closing_s
-        self._sending: set[asyncio.Task[None]] = set()
-        self._turns = asyncio.Semaphore(AT_ONCE)
+        self._http, self._clock = http, clock
         self.apply("", b"", no_page)
 
     def apply(self, url: str, key: bytes, page: Page) -> None:
         """Take up where to send to, and the key; no URL: nowhere."""
         self._url, self._key, self._page = url, key, page
 
-    async def __call__(self, change: Change) -> None:
-        """See `Hears`."""
-        if not self._url:
-            return
-        body = payload_of(change, now=self._clock(), page=self._page)
-        if body is None:
-            return
-        if len(self._sending) >= MOST_UNSENT:
-            log.warning("webhook_dropped", tenant=change.tenant, approval=change.id)
-            return
-        # The same for every attempt, so that a receiver knows a message again.
-        message_id = f"msg_{change.id.replace(':', '_')}_{change.what}"
-        task = asyncio.create_task(self._deliver(message_id, body, self._url, self._key))
-        self._sending.add(task)
-        task.add_done_callback(self._sending.discard)
-
     @property
-    def unsent(self) -> int:
-        """How many messages are under way."""
-        return len(self._sending)
+    def is_on(self) -> bool:
+        """Whether there is anybody to tell."""
+        return bool(self._url)
 
-    async def aclose(self) -> None:
-        """Let what is under way come to its end, for a moment."""
-        if self._sending:
-            await asyncio.wait(self._sending, timeout=self._closing_s)
-        for task in tuple(self._sending):
-            task.cancel()
+    def notice(self, change: Change) -> Notice | None:
+        """What is to be kept until it has been told; None: nothing is told of this change."""
+        request, now = change.request, self._clock()
+        body = payload_of(change, now=now, page=self._page) if self._url else None
+        if request is None or body is None:
+            return None
+        name = f"{change.id.replace(':', '_')}_{change.what}"
+        if request.kind == "script":
+            # The same content may be decided about again one day: that is another message.
+            name += f"_{now * 1000:.0f}"
+        until = request.until if math.isfinite(request.until) else now + LONGEST_S
+        return Notice(
+            id=f"msg_{name}",
+            about=change.id,
+            place=PLACES[change.what],
+            body=body,
+            made_at=now,
+            due_at=now,
+            expires_at=max(until, now) + WORTH_S,
+        )
 
-    async def _deliver(self, message_id: str, body: bytes, url: str, key: bytes) -> None:
-        for pause_s in (*self._pauses_s, None):
-            async with self._turns:
-                why = await self._attempt(message_id, body, url, key)
-            if why is None:
-                return
-            if pause_s is None or why == str(GONE):
-                break
-            await asyncio.sleep(pause_s)
-        log.warning("webhook_given_up", webhook_id=message_id, reason=why)
-
-    async def _attempt(self, message_id: str, body: bytes, url: str, key: bytes) -> str | None:
+    async def send(self, notice: Notice) -> str | None:
         """Why it was not taken; None: it was."""
         timestamp = int(self._clock())
         headers = {
             "content-type": "application/json",
-            "webhook-id": message_id,
+            # The same for every attempt, so that a receiver knows a message again.
+            "webhook-id": notice.id,
             "webhook-timestamp": str(timestamp),
-            "webhook-signature": signature(key, message_id, timestamp, body),
+            "webhook-signature": signature(self._key, notice.id, timestamp, notice.body),
         }
         try:
             reply = await self._http().send(
-                "POST", url, headers=headers, content=body, timeout_s=TIMEOUT_S, max_bytes=10_000
+                "POST",
+                self._url,
+                headers=headers,
+                content=notice.body,
+                timeout_s=TIMEOUT_S,
+                max_bytes=MOST_ANSWER,
             )
         except ToolFailure as failure:
             return failure.failure.message

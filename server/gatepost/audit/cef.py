@@ -5,6 +5,8 @@ What stands between the bars and what stands behind an equals sign are escaped b
 own: a tool's argument must not forge a field, nor an event.
 """
 
+from ipaddress import IPv4Address, ip_address
+
 from gatepost.audit.trail import Record
 
 SEVERITIES = {"call": 3, "refusal": 5, "cutoff": 6, "tenant_mismatch": 8, "gap": 9, "break": 10}
@@ -35,7 +37,7 @@ def _extension(tenant: str, record: Record) -> str:
         "suid": caller.subject if caller else "",
         "suser": caller.name if caller else "",
         "sourceServiceName": caller.client if caller else "",
-        "src": record.private.get("peer", ""),
+        **_source(caller.peer if caller else ""),
         "duid": about.subject if about else "",
         "duser": about.name if about else "",
         "cnt": str(record.times),
@@ -56,6 +58,17 @@ def _extension(tenant: str, record: Record) -> str:
             fields[f"cs{at}Label"], fields[f"cs{at}"] = label, custom[label]
     shown = {name: value for name, value in fields.items() if value}
     return " ".join(f"{name}={_value(value[:LONGEST])}" for name, value in shown.items())
+
+
+def _source(peer: str) -> dict[str, str]:
+    """Version 0 knows IPv4 only as a source; IPv6 has a custom field, which producers name so."""
+    try:
+        address = ip_address(peer.partition("%")[0])
+    except ValueError:
+        return {}
+    if isinstance(address, IPv4Address):
+        return {"src": str(address)}
+    return {"c6a2Label": "Source IPv6 Address", "c6a2": str(address)}
 
 
 def _header(text: str) -> str:

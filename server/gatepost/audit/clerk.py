@@ -42,6 +42,11 @@ REFUSED = frozenset(
 """Outcomes of calls whose tool did not run."""
 MOST_KNOWN = 2_048
 """Callers, and openings of records, that are remembered."""
+MOST_APART = 64
+"""
+Refusals of one batch by a limit that differ in whose, of what or from where. Behind these the
+address is left out: an IPv6 network has more addresses than a disk has room for records.
+"""
 USUAL_VALUES = 2
 """That a record commits to: who called, and with which arguments."""
 NOTHING: Mapping[str, str] = {}
@@ -54,9 +59,10 @@ log = structlog.get_logger("gatepost.audit")
 
 
 class Author(msgspec.Struct, frozen=True):
-    """What all records of one caller say."""
+    """What all records of one caller say, who calls from one address."""
 
     caller: TenantContext
+    peer: str
     value: Value
     closing: str
     """The members of each body that are about the caller."""
@@ -70,19 +76,34 @@ class Opening(msgspec.Struct, frozen=True):
 
 
 class Authors(dict[int, Author]):
-    """Callers by their identity in memory, so that none is taken for another that was there."""
+    """
+    Callers by their identity in memory, so that none is taken for another that was there, each as
+    it called last; *peers*: records say from which address.
+    """
 
-    def of(self, caller: TenantContext) -> Author:
+    def __init__(self, *, peers: bool = True) -> None:
+        self.peers = peers
+        self._elsewhere: dict[tuple[int, str], Author] = {}
+        """By address, too: one token may be used on several machines in turn."""
+
+    def of(self, caller: TenantContext, peer: str) -> Author:
         """What records say of that caller."""
         known = self.get(id(caller))
+        if known is None or known.caller is not caller or known.peer != peer:
+            known = self[id(caller)] = self._from(caller, peer)
+        return known
+
+    def _from(self, caller: TenantContext, peer: str) -> Author:
+        known = self._elsewhere.get((id(caller), peer))
         if known is None or known.caller is not caller:
-            if len(self) >= MOST_KNOWN:
+            if len(self._elsewhere) >= MOST_KNOWN:
+                self._elsewhere.clear()
                 self.clear()
-            who = value(CALLER, encode(person_of(caller)))
+            who = value(CALLER, encode(person_of(caller, peer if self.peers else "")))
             about = members(
                 subject_kind=caller.subject_kind, shared_audience=caller.shared_audience
             )
-            known = self[id(caller)] = Author(caller, who, about)
+            known = self._elsewhere[id(caller), peer] = Author(caller, peer, who, about)
         return known
 
 
@@ -97,6 +118,26 @@ class Openings(dict[tuple[str, str, str, str, bool], Opening]):
         encoded = opening(kind=kind, tenant=tenant, tool=tool, offer=offer, outcome=outcome)
         made = self[key] = Opening(encoded, (kind, tool, outcome))
         return made
+
+
+class Limited(dict[tuple[int, str, str], tuple[Ended, int]]):
+    """
+    Refusals by a limit in one batch: the last of those that differ in nothing, and their number, by
+    caller, what was called and, with *peers*, from where.
+    """
+
+    def __init__(self, *, peers: bool) -> None:
+        self._peers = peers
+
+    def add(self, entry: Ended) -> None:
+        """Count one more."""
+        call = entry[0]
+        alike = id(call.caller), call.name, call.peer if self._peers else ""
+        if alike not in self and len(self) >= MOST_APART:
+            alike = id(call.caller), call.name, ""
+        if alike[2] != call.peer:
+            entry = (msgspec.structs.replace(call, peer=""), *entry[1:])
+        self[alike] = entry, self[alike][1] + 1 if alike in self else 1
 
 
 class Clerk:
@@ -121,16 +162,18 @@ class Clerk:
         Refusals by a limit that differ in nothing become one record with their number: a caller
         that floods must not fill the disk.
         """
+        if self._authors.peers != settings.peers:
+            self._authors = Authors(peers=settings.peers)
         made: dict[str, list[Draft]] = {}
         kept: list[Entry] = []
         guards: list[Guard] = []
-        limited: dict[tuple[int, str], list[Ended]] = {}
+        limited = Limited(peers=settings.peers)
         changes = settings.calls == "changes"
         for entry in entries:
             if len(entry) != 2:  # no pair
-                call, _, _, found, ending = entry
+                _, _, _, found, ending = entry
                 if ending is not None and is_limited(ending):
-                    limited.setdefault((id(call.caller), call.name), []).append(entry)
+                    limited.add(entry)
                     continue
                 if changes and ending is None and found and reads(found[0].offer):
                     continue
@@ -143,9 +186,8 @@ class Clerk:
                 made.setdefault(entry[0], []).append(entry[1])
             else:
                 made.setdefault(entry[0].caller.tenant_id, []).append(sheet.draft(entry))
-        for alike in limited.values():
-            one = sheet.draft(alike[-1], len(alike))
-            made.setdefault(alike[0][0].caller.tenant_id, []).append(one)
+        for last, times in limited.values():
+            made.setdefault(last[0].caller.tenant_id, []).append(sheet.draft(last, times))
         return made
 
 
@@ -186,7 +228,7 @@ class Sheet:
     def _drafted(self, entry: Ended, times: int) -> Draft:
         call, began, ended, guards, ending = entry
         caller, guard = call.caller, guards[0] if guards else None
-        author = self._authors.of(caller)
+        author = self._authors.of(caller, call.peer)
         values = [author.value]
         outcome = "success"
         if ending is not None:

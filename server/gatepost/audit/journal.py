@@ -106,15 +106,16 @@ class Journal:
         tool: str = "",
         approval: str = "",
         request_id: str = "",
+        peer: str = "",
         details: Mapping[str, str] | None = None,
         private: Mapping[str, str] | None = None,
     ) -> None:
         """
         Put on record what is no call; it is durable when this returns.
 
-        *caller* is who did it and *about* whom it concerns. Both can be erased, as can the
-        *private* texts (`reason`, `peer`, `arguments`…); *details* cannot, so nothing of a person
-        belongs there. Texts are redacted here. Raises StoreUnavailable.
+        *caller* is who did it, from the address *peer*, and *about* whom it concerns. All can be
+        erased, as can the *private* texts (`reason`, `arguments`…); *details* cannot, so nothing
+        of a person belongs there. Texts are redacted here. Raises StoreUnavailable.
         """
         if not self.settings.enabled:
             return
@@ -123,7 +124,7 @@ class Journal:
         if about is not None:
             side["about"] = encode(about)
         if caller is not None:
-            side["caller"] = encode(person_of(caller))
+            side["caller"] = encode(person_of(caller, peer if self.settings.peers else ""))
         body = Body(
             at=int(self._clock() * 1000),
             kind=kind,
@@ -136,8 +137,7 @@ class Journal:
             shared_audience=caller.shared_audience if caller else False,
             details={name: text(clean(value)) for name, value in (details or {}).items()},
         )
-        one = draft(body, side)
-        self._waiting.append((tenant, one))
+        self._waiting.append((tenant, draft(body, side)))
         pledge = self._pledge
         if self._writing is None:
             self._begin()

@@ -63,6 +63,7 @@ def attributes_of(tenant: str, record: Record) -> dict[str, str | int | bool]:
         "enduser.id": caller.subject if caller else "",
         "gatepost.issuer": caller.issuer if caller else "",
         "gatepost.client": caller.client if caller else "",
+        "client.address": caller.peer if caller else "",
         "gatepost.subject_kind": record.subject_kind,
         **{f"gatepost.details.{name}": value for name, value in record.details.items()},
         **{

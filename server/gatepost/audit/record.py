@@ -3,6 +3,7 @@
 import os
 from collections.abc import Mapping, Sequence
 from hashlib import sha256
+from ipaddress import IPv6Address
 from typing import Any, Literal
 
 import msgspec
@@ -92,6 +93,13 @@ class Person(msgspec.Struct, frozen=True, omit_defaults=True):
     name: str = ""
     actor: str = ""
     """Who acts for them, as the token says (``act``)."""
+    peer: str = ""
+    """
+    The network address that they came from, where it is known: of their proxy, if they have one.
+
+    Here and not beside it: whatever erases a person takes it along, and each record has as many
+    commitments as before.
+    """
 
 
 Side = dict[str, tuple[str, str]]
@@ -104,16 +112,21 @@ decode_side = msgspec.json.Decoder(Side).decode
 decode_person = msgspec.json.Decoder(Person).decode
 
 
-def person_of(caller: TenantContext) -> Person:
-    """The caller as a record names it."""
-    named = (
-        caller.issuer,
-        caller.subject,
-        caller.client_id or "",
-        caller.name,
-        caller.actor or "",
-    )
-    return Person(*map(text, named))
+def person_of(caller: TenantContext, peer: str = "") -> Person:
+    """The caller as a record names it, who came from that address."""
+    named = caller.issuer, caller.subject, caller.client_id or "", caller.name, caller.actor or ""
+    return Person(*map(text, (*named, peer and address(peer))))
+
+
+def address(peer: str) -> str:
+    """An address in the form in which people look for it: IPv4 also where a socket maps it."""
+    if not peer.startswith("::ffff:"):
+        return peer
+    try:
+        mapped = IPv6Address(peer).ipv4_mapped
+    except ValueError:
+        return peer
+    return peer if mapped is None else str(mapped)
 
 
 _REQUIRED = len(_plain(Body(at=0, kind="", tenant=""))) - 1

@@ -19,6 +19,8 @@ class AuditSettings(Table, frozen=True, kw_only=True):
     """Whether arguments are kept, without secrets."""
     max_argument_bytes: int = 4096
     """How much of a call's arguments is kept."""
+    peers: bool = True
+    """Whether the network address of whoever called, decided or signed in is kept."""
     on_failure: Literal["refuse", "go_on"] = "refuse"
     """
     While the database does not answer: `refuse` calls before they run, or `go_on` and write the

@@ -234,7 +234,7 @@ def at_the_desk(path: Path, tenant: str, do: Callable[[Desk], Awaitable[T]]) -> 
 
 @asynccontextmanager
 async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator[Desk]:
-    """A desk of this command's own, with the record and the webhook that the servers have."""
+    """A desk of this command's own, with the servers' record; the webhook's messages they send."""
     keyring = keyring_of(config)
     records = await open_records(plain(config.storage.database))
     relay = await open_relay(plain(config.storage.shared))
@@ -250,5 +250,4 @@ async def opened(config: Config, toolbox: Toolbox, tenant: str) -> AsyncIterator
         async with aclosing(Journal(records, keyring, redaction, config.audit)) as journal:
             reviews = Reviews(records, relay, keyring, redaction, journal, outbound)
             reviews.apply(config, toolbox.tools)
-            async with aclosing(reviews):
-                yield reviews.desk
+            yield reviews.desk

@@ -6,6 +6,7 @@ from urllib.parse import quote, urlsplit
 import msgspec
 from starlette.types import Receive, Scope, Send
 
+from gatepost.approvals.request import Visitor
 from gatepost.dashboard.cookie import Cookies
 from gatepost.dashboard.form import Unreadable, cookie_of, form_of, query_of
 from gatepost.dashboard.headers import Header
@@ -17,7 +18,7 @@ from gatepost.dashboard.view import TOKEN_FIELD, TOKEN_HEADER, View
 from gatepost.dashboard.visit import Answer, NotShown, Page, Visit
 from gatepost.edge.origin import authorities
 from gatepost.intake import Gone, TooLarge, read_body
-from gatepost.scope import FOLDED, REQUEST_ID
+from gatepost.scope import FOLDED, REQUEST_ID, peer_of
 from gatepost.streams import Closing, Streams, TooMany
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import Resource
@@ -83,8 +84,8 @@ class Surroundings(msgspec.Struct, frozen=True, kw_only=True):
     own: Own
     streams: Streams
     max_body_bytes: int
-    note: Callable[[str, TenantContext], Awaitable[None]]
-    """Puts a sign-in or a sign-out on record, durably."""
+    note: Callable[[str, TenantContext, str], Awaitable[None]]
+    """Puts a sign-in or a sign-out on record, and from which address, durably."""
 
 
 class Frame:
@@ -139,7 +140,7 @@ class Frame:
             raise ABSENT from None
         if answer.signs_out:
             await around.sessions.end(session)
-            await around.note("signed_out", session.caller)
+            await around.note("signed_out", session.caller, peer_of(scope))
             removal = around.cookies.removal("session", spot.target)
             await reply.redirect(f"{spot.base}/signed-out", (removal,))
             return
@@ -179,7 +180,7 @@ class Frame:
         if not all(value and value.isprintable() and len(value) <= 256 for value in path.values()):
             raise ABSENT
         return Visit(
-            visitor=session.caller,
+            visitor=Visitor(**msgspec.structs.asdict(session.caller), peer=peer_of(scope)),
             path={name: value for name, value in path.items() if name != "tenant"},
             query=query,
             form=form,

@@ -193,10 +193,15 @@ def _meanings(config: Config, services: Services) -> Callable[[TenantContext], b
     return meaning_of
 
 
-def _note(services: Services) -> Callable[[str, TenantContext], Awaitable[None]]:
-    async def note(outcome: str, caller: TenantContext) -> None:
+def _note(services: Services) -> Callable[[str, TenantContext, str], Awaitable[None]]:
+    async def note(outcome: str, caller: TenantContext, peer: str) -> None:
         await services.journal.note(
-            caller.tenant_id, "signin", outcome=outcome, caller=caller, details={"at": "dashboard"}
+            caller.tenant_id,
+            "signin",
+            outcome=outcome,
+            caller=caller,
+            peer=peer,
+            details={"at": "dashboard"},
         )
 
     return note

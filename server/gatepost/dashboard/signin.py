@@ -19,6 +19,7 @@ from gatepost.dashboard.reply import Reply
 from gatepost.dashboard.session import Sessions, TooLong
 from gatepost.dashboard.view import View
 from gatepost.keyring import KeyRing
+from gatepost.scope import peer_of
 from gatepost_authz.caller import TenantContext
 from gatepost_authz.errors import AuthError, InvalidToken, IssuerUnavailable
 from gatepost_authz.fetch import FetchError
@@ -70,8 +71,8 @@ class Gateway(msgspec.Struct, frozen=True, kw_only=True):
     """Hears of credentials that were no good."""
     slow_down: Callable[[Scope], None]
     """Raises Refusal for a peer of whom it heard that too often."""
-    note: Callable[[str, TenantContext], Awaitable[None]]
-    """Puts a sign-in or a sign-out on record, durably."""
+    note: Callable[[str, TenantContext, str], Awaitable[None]]
+    """Puts a sign-in or a sign-out on record, and from which address, durably."""
 
 
 Step = Callable[[Gateway, Spot, Scope, Reply], Awaitable[None]]
@@ -238,7 +239,7 @@ async def _welcome(
     before = sessions.read(cookie_of(scope["headers"], cookies.name("session", target)), target)
     if before is not None and sessions.lives(before):
         await sessions.end(before)
-    await gateway.note("signed_in", caller)
+    await gateway.note("signed_in", caller, peer_of(scope))
     scope[CALLER] = session.caller
     more = (cookies.header("session", target, value), cookies.removal("sign-in", target))
     await reply.redirect(spot.base + onward, more)

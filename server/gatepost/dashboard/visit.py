@@ -4,7 +4,7 @@ from collections.abc import AsyncIterator, Awaitable, Callable, Mapping
 
 import msgspec
 
-from gatepost_authz.caller import TenantContext
+from gatepost.approvals.request import Visitor
 
 DECIDERS = frozenset({"approver", "admin"})
 """The roles of which a visitor needs one, where a page does not say otherwise."""
@@ -19,7 +19,7 @@ class Visit(msgspec.Struct, frozen=True, kw_only=True):
     comes from the session and from nowhere else.
     """
 
-    visitor: TenantContext
+    visitor: Visitor
     """Who is signed in, as the gate itself would see a call of theirs; holds no token."""
     path: Mapping[str, str] = {}
     """What the page's path leaves open, by name; not empty, without slash, printable."""

@@ -9,6 +9,7 @@ from ipaddress import IPv6Address, IPv6Network
 from starlette.types import Scope
 
 from gatepost.edge.request import Refusal, Request
+from gatepost.scope import peer_of
 from gatepost_authz.errors import AuthError, InvalidToken, MalformedCredentials, RevokedToken
 
 MOST_PEERS = 10_000
@@ -75,7 +76,7 @@ class Flood:
 
 def peer_key(scope: Scope) -> str:
     """The address failures are counted under; everybody of an IPv6 /64 is one peer."""
-    peer: str = scope["client"][0] if scope["client"] else ""
+    peer = peer_of(scope)
     if ":" not in peer:
         return peer
     try:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import msgspec
 from starlette.types import Scope
 
-from gatepost.scope import FOLDED
+from gatepost.scope import FOLDED, peer_of
 
 CORRELATION = b"x-octopus-correlation-id"
 
@@ -69,14 +69,13 @@ def request_of(scope: Scope) -> Request:
     raw: list[tuple[bytes, bytes]] = scope["headers"]
     headers = {name: value for name, value in raw}  # noqa: C416  # a third faster than dict(raw)
     scope[FOLDED] = headers
-    client = scope.get("client")
     return Request(
         scope,
         scope["method"],
         scope["path"],
         headers,
         len(headers) != len(raw),
-        client[0] if client else "",
+        peer_of(scope),
         headers.get(CORRELATION),
     )
 

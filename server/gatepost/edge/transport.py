@@ -80,6 +80,8 @@ def _address(entry: str) -> str | None:
         entry = entry[1:].partition("]")[0]
     elif entry.count(":") == 1:
         entry = entry.partition(":")[0]
+    if "%" in entry:
+        return None  # a zone means nothing on another machine, and may be any text
     try:
         return str(ip_address(entry))
     except ValueError:

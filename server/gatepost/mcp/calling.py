@@ -30,6 +30,7 @@ async def call_tool(server: Server, ask: Ask) -> bytes:
         retry=ask.retry,
         correlation=ask.correlation,
         holder=ask.holder,
+        peer=ask.peer,
     )
     try:
         if call.name in server.lengthy:

@@ -56,6 +56,7 @@ async def complete(server: Server, ask: Ask) -> bytes:
         arguments=_encode(Question(typed.name, typed.value, given)),
         request_id=ask.request_id,
         kind="completion",
+        peer=ask.peer,
     )
     try:
         outcome = await server.runner.run(call)

@@ -53,6 +53,7 @@ async def read_document(server: Server, ask: Ask) -> bytes:
         request_id=ask.request_id,
         kind="document",
         client=ask.client,
+        peer=ask.peer,
     )
     try:
         outcome = await server.runner.run(call)
@@ -86,6 +87,7 @@ async def _entries(server: Server, ask: Ask, lister: Lister) -> tuple[Mapping[st
         arguments=b"{}",
         request_id=ask.request_id,
         kind="listing",
+        peer=ask.peer,
     )
     try:
         outcome = await server.runner.run(call)

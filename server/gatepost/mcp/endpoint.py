@@ -29,7 +29,7 @@ from gatepost.mcp.reply import SUSPENDED, Replies
 from gatepost.mcp.server import Server
 from gatepost.mcp.session import LOST, NO_BATCH, NO_SESSION, NOT_ASKED, SESSION_HEADER, Handshake
 from gatepost.mcp.stateless import Stateless
-from gatepost.scope import FOLDED, HELD, REQUEST_ID, SAME_HEAD, WHOLE_BODY, Field, tell
+from gatepost.scope import FOLDED, HELD, REQUEST_ID, SAME_HEAD, WHOLE_BODY, Field, peer_of, tell
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.retry import CORRELATION, IDEMPOTENCY
@@ -166,6 +166,7 @@ class Endpoint:
                 name=None if named is None else modern.decode_value(named),
                 is_marked=IDEMPOTENCY in headers or CORRELATION in headers,
                 is_doubled=len(headers) != len(raw) and _doubled(raw),
+                peer=peer_of(scope),
             )
             if heads is not None:
                 heads[self] = head

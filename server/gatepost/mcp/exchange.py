@@ -22,6 +22,8 @@ class Head(msgspec.Struct, frozen=True, gc=False):
     """Whether there is a retry key or the caller's own id."""
     is_doubled: bool = False
     """A header that decides something came twice."""
+    peer: str = ""
+    """Where it comes from: the connection's other end, or what a trusted proxy's field says."""
 
 
 # Made for every request and part of no cycle: the collector need not follow them.

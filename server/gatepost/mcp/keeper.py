@@ -61,6 +61,8 @@ class StoredCall(msgspec.Struct, frozen=True):
     untouched: bool = False
     """Whether it waits for a decision before anything of it has begun."""
     correlation: str | None = None
+    peer: str = ""
+    """Where it came from; left out where records leave it out."""
 
 
 _decode_call = msgspec.json.Decoder(StoredCall).decode
@@ -106,6 +108,7 @@ class Keeper:
             scopes=tool.scopes,
             correlation=call.correlation,
             untouched=errand.untouched,
+            peer=call.peer if terms.peers else "",
         )
         record = TaskRecord(
             id=f"t_{secrets.token_urlsafe(24)}",
@@ -210,6 +213,7 @@ class Keeper:
             client=errand,
             lasting=True,
             correlation=stored.correlation,
+            peer=stored.peer,
         )
         work = asyncio.create_task(perform(self._runner(), call))
         self._begin(Job(self.ledger, tenant, record, work, questions.Keys()), errand)

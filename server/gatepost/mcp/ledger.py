@@ -32,6 +32,8 @@ class Terms(msgspec.Struct, frozen=True):
     """Tasks of one principal that have not ended."""
     lease_s: float = 20.0
     """How long nobody else touches a task whose server says nothing."""
+    peers: bool = True
+    """Whether the address that a task was called from is kept, for the record of a later run."""
 
 
 DEFAULT_TERMS = Terms()

@@ -27,6 +27,7 @@ async def get_prompt(server: Server, ask: Ask) -> bytes:
         request_id=ask.request_id,
         kind="prompt",
         client=ask.client,
+        peer=ask.peer,
     )
     try:
         outcome = await server.runner.run(call)

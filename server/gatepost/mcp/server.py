@@ -55,6 +55,8 @@ class Ask(msgspec.Struct, frozen=True, gc=False):
     """The caller's own id for what this is part of."""
     holder: Scope | None = None
     """See `Exchange`; None also where the answer is a stream, which waits by itself."""
+    peer: str = ""
+    """See `Head`."""
 
 
 class Server:

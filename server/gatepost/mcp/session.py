@@ -175,7 +175,16 @@ class Handshake:
             allowed_s=self._server.runner.allowed_s,
         )
         marks = marks_of(exchange.headers, params)
-        ask = Ask(caller, exchange.request_id, session.version, params, client, session, *marks)
+        ask = Ask(
+            caller,
+            exchange.request_id,
+            session.version,
+            params,
+            client,
+            session,
+            *marks,
+            peer=exchange.head.peer,
+        )
         work = client.answered(method.handler(self._server, ask))
         return await UntilCancelled(self._running, ear, work, caller, self._server.underway)
 

@@ -45,6 +45,7 @@ async def _entry(server: Server, ask: Ask, uri: str) -> Mapping[str, object]:
         request_id=ask.request_id,
         kind="skill",
         client=ask.client,
+        peer=ask.peer,
     )
     try:
         outcome = await server.runner.run(call)

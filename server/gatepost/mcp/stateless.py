@@ -59,16 +59,20 @@ class Stateless:
         except StoreUnavailable as outage:
             return self._replies.unavailable(exchange.request_id, identity, outage)
         caller, request_id = exchange.caller, exchange.request_id
-        server, holder = self._server, exchange.holder
+        server, holder, peer = self._server, exchange.holder, exchange.head.peer
         if client is None:
-            ask = Ask(caller, request_id, MODERN, params, NOBODY, None, retry, correlation, holder)
+            ask = Ask(
+                caller, request_id, MODERN, params, NOBODY, None, retry, correlation, holder, peer
+            )
             handled = method.handler(server, ask)
             work = UntilDisconnect(exchange.receive, handled, caller, server.underway)
             return await self._replies.to(exchange, identity, None, work)
         stream = client.stream
         if stream is not None:
             holder = None  # a stream waits by itself
-        ask = Ask(caller, request_id, MODERN, params, client, None, retry, correlation, holder)
+        ask = Ask(
+            caller, request_id, MODERN, params, client, None, retry, correlation, holder, peer
+        )
         handled = method.handler(server, ask)
         if stream is not None:
             handled = client.answered(handled)

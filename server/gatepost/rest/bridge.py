@@ -18,7 +18,7 @@ from gatepost.rest.envelope import (
     read_envelope,
 )
 from gatepost.rest.projection import Refusal, Reply
-from gatepost.scope import HELD, INSTEAD, REQUEST_ID, WHOLE_BODY
+from gatepost.scope import HELD, INSTEAD, REQUEST_ID, WHOLE_BODY, peer_of
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.api import Call, Outcome
 from gatepost.tools.attend import DeadlinePassed, Within
@@ -140,6 +140,7 @@ class Bridge:
             retry=envelope.retry,
             correlation=envelope.correlation,
             holder=scope if HELD in scope else None,
+            peer=peer_of(scope),
         )
         try:
             outcome = await UntilDisconnect(receive, self._runner.run(call), caller, self._underway)

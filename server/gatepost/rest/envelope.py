@@ -9,7 +9,7 @@ from starlette.types import Scope
 
 from gatepost.intake import NESTING, outside_strings, too_deep
 from gatepost.rest.projection import Refusal
-from gatepost.scope import FOLDED, REQUEST_ID
+from gatepost.scope import FOLDED, REQUEST_ID, peer_of
 from gatepost.tools.api import Retry
 from gatepost.tools.retry import CORRELATION, IDEMPOTENCY, BadKey, correlation_of, retry_of
 from gatepost_authz.caller import TenantContext
@@ -39,10 +39,13 @@ class Envelope(msgspec.Struct, frozen=True):
 class TenantDiffers(Refusal):
     """The request says that it is for another tenant than its token; worth a record."""
 
-    def __init__(self, caller: TenantContext, request_id: str, claimed: str) -> None:
+    def __init__(
+        self, caller: TenantContext, request_id: str, claimed: str, peer: str = ""
+    ) -> None:
         message = "X-Octopus-Tenant-Id is not the tenant of the access token."
         super().__init__(403, "denied", message)
         self.caller, self.request_id, self.claimed = caller, request_id, claimed
+        self.peer = peer
 
 
 def read_envelope(scope: Scope, caller: TenantContext) -> Envelope:
@@ -61,7 +64,7 @@ def read_envelope(scope: Scope, caller: TenantContext) -> Envelope:
             tenant=caller.tenant_id,
             claimed=shown,
         )
-        raise TenantDiffers(caller, request_id, shown)
+        raise TenantDiffers(caller, request_id, shown, peer_of(scope))
     if doubled:
         name = min(doubled).decode()
         raise Refusal(400, "invalid_header", f"The header {name} may be sent once only.")

@@ -16,6 +16,7 @@ from gatepost.stores.approvals import Approvals, Grants
 from gatepost.stores.audit import Scribe, TenantTrail
 from gatepost.stores.cutoffs import Cutoffs
 from gatepost.stores.estate import Estate
+from gatepost.stores.notices import Notice, Notices
 
 TaskStatus = Literal["working", "input_required", "completed", "failed", "cancelled"]
 TERMINAL: frozenset[TaskStatus] = frozenset({"completed", "failed", "cancelled"})
@@ -237,6 +238,10 @@ class TenantRecords(Protocol):
         """The calls that its people granted beforehand."""
 
     @property
+    def notices(self) -> Notices:
+        """What another system is still to be told of it."""
+
+    @property
     def trail(self) -> TenantTrail:
         """Its record of what happened."""
 
@@ -267,6 +272,15 @@ class Records(Protocol):
 
     async def overdue_approvals(self, now: float, limit: int) -> list[tuple[str, str]]:
         """Tenant and id of requests that nobody decided, or used, in time."""
+
+    async def claim_notices(
+        self, now: float, until: float, holder: str, most: int
+    ) -> list[tuple[str, Notice]]:
+        """
+        Take what is due of any tenant, so that nobody else does *until* then; with the tenant of
+        each. Each is taken by one, in any process, and none before those about the same thing that
+        come first.
+        """
 
     async def tenants(self, subject: str) -> list[str]:
         """Every tenant that keeps an entry of that subject."""

@@ -4,6 +4,8 @@ from typing import Literal, Protocol
 
 import msgspec
 
+from gatepost.stores.notices import Notice
+
 State = Literal["waiting", "approved", "rejected", "expired", "withdrawn", "used"]
 """
 `waiting` becomes one of the next four; `approved` becomes `used`, once, `expired` or `withdrawn`.
@@ -54,11 +56,14 @@ class ApprovalRecord(msgspec.Struct, frozen=True, kw_only=True):
 class Approvals(Protocol):
     """The requests of one tenant."""
 
-    async def open(self, record: ApprovalRecord) -> ApprovalRecord | None:
+    async def open(
+        self, record: ApprovalRecord, notice: Notice | None = None
+    ) -> ApprovalRecord | None:
         """
         Keep a new request; None when it was kept, durably, else the one that its call meets.
 
-        Of several at once with one binding, in any process, exactly one is kept.
+        Of several at once with one binding, in any process, exactly one is kept. Its *notice* is
+        kept with it, or neither.
         """
 
     async def get(self, approval_id: str) -> ApprovalRecord | None:
@@ -67,10 +72,11 @@ class Approvals(Protocol):
     async def met(self, binding: bytes) -> ApprovalRecord | None:
         """The request that a call of this binding meets."""
 
-    async def replace(self, record: ApprovalRecord) -> bool:
+    async def replace(self, record: ApprovalRecord, notice: Notice | None = None) -> bool:
         """
         Put *record* in the place of the one with the same id and ``revision``, durably; it is kept
-        with the next revision. False when somebody changed or removed that one meanwhile.
+        with the next revision. False when somebody changed or removed that one meanwhile. The
+        *notice* of the change is kept with it, or neither.
         """
 
     async def waiting(self, most: int) -> list[ApprovalRecord]:

@@ -135,6 +135,7 @@ EDGE_REASONS = (
 REASONS = (*GATE_REASONS.values(), *EDGE_REASONS, OTHER)
 LIMITS = ("caller", "tenant", "tool", "server", OTHER)
 DECISIONS = ("approved", "rejected", "expired", "withdrawn", "granted")
+MESSAGES = ("taken", "given_up", "dropped")
 STORES = ("database", "shared")
 
 CALL_BOUNDS = (0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1, 2.5, 5, 10, 30, 60, 300)
@@ -206,6 +207,12 @@ DECIDED = Family(
     "counter",
     "Approval requests that came to an end at this server, by how.",
     (Closed("result", DECISIONS),),
+)
+TOLD = Family(
+    "gatepost_webhook_messages_total",
+    "counter",
+    "Messages of the approvals' webhook that this server has done with, by how.",
+    (Closed("result", MESSAGES),),
 )
 TASKS = Family("gatepost_tasks_running", "gauge", "Tasks that run in this server.")
 STREAMS = Family("gatepost_streams_open", "gauge", "Streams of changes that are held open.")
@@ -294,7 +301,7 @@ BUILD = Family(
 
 FAMILIES = (
     *(TOOL_CALLS, TOOL_SECONDS, OTHER_CALLS, TENANT_CALLS, REQUESTS, REQUEST_SECONDS, REFUSALS),
-    *(LIMITED, WAITING, DECIDED, TASKS, STREAMS, AUDIT_QUEUE, AUDIT_SECONDS, REDACTIONS),
+    *(LIMITED, WAITING, DECIDED, TOLD, TASKS, STREAMS, AUDIT_QUEUE, AUDIT_SECONDS, REDACTIONS),
     *(KEY_FETCHES, KEY_AGE, ISSUERS, STORE_UP, OUTAGES, LAG, LINES_DROPPED, EXPORT_DROPPED),
     *(WORKERS, PROCESS_SECONDS, RESIDENT, OPEN_FILES, STARTED),
 )

@@ -361,3 +361,5 @@ class Call(msgspec.Struct, frozen=True, kw_only=True, gc=False):
     """How many calls of other tools led to this one."""
     holder: MutableMapping[str, Any] | None = None
     """The ASGI scope of a connection that holds the answer back as its `HELD` says; None: wait."""
+    peer: str = ""
+    """The address that it comes from; for the record only, tools do not learn it."""

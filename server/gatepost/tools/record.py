@@ -31,3 +31,9 @@ def remark(name: str, value: str) -> None:
     here = HERE.get()
     if isinstance(here, Guard):
         here.remarks = {**(here.remarks or {}), name: value}
+
+
+def peer_here() -> str:
+    """Where the call comes from that this code runs for; empty outside of calls."""
+    here = HERE.get()
+    return here.call.peer if isinstance(here, Guard) else ""

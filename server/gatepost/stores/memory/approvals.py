@@ -5,6 +5,8 @@ from collections.abc import Iterator
 import msgspec
 
 from gatepost.stores.approvals import ApprovalRecord, GrantRecord, Whose
+from gatepost.stores.memory.notices import MemoryNotices
+from gatepost.stores.notices import Notice
 
 OPEN = ("waiting", "approved")
 
@@ -18,14 +20,19 @@ def meant(whose: Whose, record: ApprovalRecord | GrantRecord) -> bool:
 class MemoryApprovals:
     """See `Approvals`."""
 
-    def __init__(self) -> None:
+    def __init__(self, notices: MemoryNotices) -> None:
         self.held: dict[str, ApprovalRecord] = {}
+        self._notices = notices
 
-    async def open(self, record: ApprovalRecord) -> ApprovalRecord | None:
+    async def open(
+        self, record: ApprovalRecord, notice: Notice | None = None
+    ) -> ApprovalRecord | None:
         """See `Approvals`."""
         if record.meets is not None and (kept := await self.met(record.meets)) is not None:
             return kept
         self.held[record.id] = record
+        if notice is not None:
+            await self._notices.add(notice)
         return None
 
     async def get(self, approval_id: str) -> ApprovalRecord | None:
@@ -36,12 +43,14 @@ class MemoryApprovals:
         """See `Approvals`."""
         return next((one for one in self.held.values() if one.meets == binding), None)
 
-    async def replace(self, record: ApprovalRecord) -> bool:
+    async def replace(self, record: ApprovalRecord, notice: Notice | None = None) -> bool:
         """See `Approvals`."""
         kept = self.held.get(record.id)
         if kept is None or kept.revision != record.revision:
             return False
         self.held[record.id] = msgspec.structs.replace(record, revision=record.revision + 1)
+        if notice is not None:
+            await self._notices.add(notice)
         return True
 
     async def waiting(self, most: int) -> list[ApprovalRecord]:

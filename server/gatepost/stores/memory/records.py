@@ -16,6 +16,8 @@ from gatepost.stores.memory.approvals import MemoryApprovals, MemoryGrants
 from gatepost.stores.memory.audit import MemoryScribe, MemoryTrail
 from gatepost.stores.memory.cutoffs import MemoryCutoffs
 from gatepost.stores.memory.estate import Kept, MemoryEstate
+from gatepost.stores.memory.notices import MemoryNotices, claimed
+from gatepost.stores.notices import Notice
 
 FRESH = SessionRecord()
 SWEEP_EVERY_S = 1.0
@@ -56,6 +58,13 @@ class MemoryRecords:
         ]
         return found[:limit]
 
+    async def claim_notices(
+        self, now: float, until: float, holder: str, most: int
+    ) -> list[tuple[str, Notice]]:
+        """See `Records`."""
+        stores = {tenant: kept.notices for tenant, kept in self._tenants.items()}
+        return claimed(stores, now, until, holder, most)
+
     async def tenants(self, subject: str) -> list[str]:
         """See `Records`."""
         kept = [(name, tenant.entries(subject)) for name, tenant in self._tenants.items()]
@@ -76,7 +85,8 @@ class MemoryTenant:
     """One tenant's records."""
 
     def __init__(self, tenant: str) -> None:
-        self.approvals = MemoryApprovals()
+        self.notices = MemoryNotices()
+        self.approvals = MemoryApprovals(self.notices)
         self.grants = MemoryGrants()
         self.trail = MemoryTrail(tenant)
         self.tasks = MemoryTasks()
@@ -103,9 +113,10 @@ class MemoryTenant:
         over += [(tasks, key) for key, task in tasks.items() if task.expires_at <= now]
         over += [(claims, key) for key, claim in claims.items() if claim.expires_at <= now]
         over += [(sessions, key) for key, (_, expires_at) in sessions.items() if expires_at <= now]
-        approvals, grants = self.approvals.held, self.grants.held
+        approvals, grants, notices = self.approvals.held, self.grants.held, self.notices.held
         over += [(approvals, key) for key, one in approvals.items() if one.expires_at <= now]
         over += [(grants, key) for key, one in grants.items() if one.expires_at <= now]
+        over += [(notices, key) for key, item in notices.items() if item.expires_at <= now]
         for held, key in over:
             del held[key]
         return len(over)

@@ -8,8 +8,10 @@ from sqlalchemy import ColumnElement, Double, Integer, Select, bindparam, func, 
 
 from gatepost.stores.api import StoreUnavailable
 from gatepost.stores.approvals import ApprovalRecord, Whose
+from gatepost.stores.notices import Notice
+from gatepost.stores.sql import notices
 from gatepost.stores.sql.claims import ATTEMPTS
-from gatepost.stores.sql.database import Database
+from gatepost.stores.sql.database import Database, Values
 from gatepost.stores.sql.tables import APPROVALS, insert_into
 
 OPEN = ("waiting", "approved")
@@ -73,12 +75,14 @@ class SqlApprovals:
     def __init__(self, database: Database, tenant: str) -> None:
         self._database, self._tenant = database, tenant
 
-    async def open(self, record: ApprovalRecord) -> ApprovalRecord | None:
+    async def open(
+        self, record: ApprovalRecord, notice: Notice | None = None
+    ) -> ApprovalRecord | None:
         """See `Approvals`."""
         statement = _open(self._database.dialect)
         values = {"tenant": self._tenant, **msgspec.structs.asdict(record)}
         for _ in range(ATTEMPTS):
-            if await self._database.change(statement, values):
+            if await self._change(statement, values, notice):
                 return None
             if record.meets is not None and (kept := await self.met(record.meets)) is not None:
                 return kept
@@ -93,7 +97,7 @@ class SqlApprovals:
         """See `Approvals`."""
         return self._one(await self._rows(_MET, its_binding=binding))
 
-    async def replace(self, record: ApprovalRecord) -> bool:
+    async def replace(self, record: ApprovalRecord, notice: Notice | None = None) -> bool:
         """See `Approvals`."""
         values: dict[str, Any] = msgspec.structs.asdict(record)
         which = {
@@ -102,7 +106,7 @@ class SqlApprovals:
             "its_revision": values.pop("revision"),
         }
         values["revision"] = record.revision + 1
-        return await self._database.change(_REPLACE, {**values, **which}) == 1
+        return await self._change(_REPLACE, {**values, **which}, notice) == 1
 
     async def waiting(self, most: int) -> list[ApprovalRecord]:
         """See `Approvals`."""
@@ -126,6 +130,12 @@ class SqlApprovals:
         """See `Approvals`."""
         open_ones = (_OF, APPROVALS.c.state.in_(OPEN), *whose(APPROVALS, meant))
         return await self._rows(select(*_FIELDS).where(*open_ones))
+
+    async def _change(self, statement: Any, values: Values, notice: Notice | None) -> int:
+        if notice is None:
+            return await self._database.change(statement, values)
+        told = notices.adding(self._database.dialect), notices.values_of(self._tenant, notice)
+        return await self._database.change_both((statement, values), told)
 
     async def _rows(self, statement: Select[Any], **values: Any) -> list[ApprovalRecord]:
         found = await self._database.rows(statement, {"its_tenant": self._tenant, **values})

@@ -24,15 +24,19 @@ CLOSE_S = 3.0
 
 LATE = "the database does not answer in time"
 
+# Whoever writes in SQLite takes the lock at once: one who has read first is refused it.
+_BEGIN = {"sqlite": "BEGIN IMMEDIATE", "postgresql": "BEGIN"}
+
 log = structlog.get_logger("gatepost.storage")
 
 Values = Mapping[str, Any]
+Change = tuple[Executable, Values]
 Found = TypeVar("Found")
 
 
 class Database:
     """
-    Statements, each a transaction of its own; raises StoreUnavailable.
+    Statements, each a transaction of its own but for `change_both`; raises StoreUnavailable.
 
     Each runs in a task of its own that goes on when its caller leaves: a connection whose
     statement is cancelled has to be thrown away, and clients that come and go would have us
@@ -49,12 +53,19 @@ class Database:
         self._running: set[asyncio.Task[Any]] = set()
 
     async def rows(self, statement: Executable, values: Values) -> Sequence[Row[Any]]:
-        """What a SELECT finds."""
+        """What a SELECT finds, or a change that tells what it changed."""
         return (await self.apart(self._execute(statement, values))).all()
 
     async def change(self, statement: Executable, values: Values) -> int:
         """How many rows a statement changed, durably."""
         return (await self.apart(self._execute(statement, values))).rowcount
+
+    async def change_both(self, first: Change, second: Change) -> int:
+        """
+        How many rows the *first* changed; where it did any, the *second* was carried out too, in
+        one transaction, durably.
+        """
+        return await self.apart(self._execute_both(first, second))
 
     async def look(self, at: Callable[[Connection], Found]) -> Found:
         """What *at* finds, which asks for more than one statement can."""
@@ -104,6 +115,19 @@ class Database:
     async def _execute(self, statement: Executable, values: Values) -> CursorResult[Any]:
         async with self.engine.connect() as connection:
             return await connection.execute(statement, values)
+
+    async def _execute_both(self, first: Change, second: Change) -> int:
+        async with self.engine.connect() as connection, contextlib.AsyncExitStack() as undo:
+            # In what state it would be left, nobody knows, and the next to use it would be in our
+            # transaction: without the connection the database takes back what was done.
+            undo.push_async_callback(connection.invalidate)
+            await connection.exec_driver_sql(_BEGIN[self.dialect])
+            changed = (await connection.execute(*first)).rowcount
+            if changed:
+                await connection.execute(*second)
+            await connection.exec_driver_sql("COMMIT")
+            undo.pop_all()
+        return changed
 
 
 async def _bounded(work: Coroutine[Any, Any, Found], within_s: float | None) -> Found:

@@ -7,6 +7,7 @@ import structlog
 from sqlalchemy import Delete, Table, bindparam, delete, select, text, tuple_
 
 from gatepost.stores.api import StoreRefused
+from gatepost.stores.notices import Notice
 from gatepost.stores.sql import schema, sqlite
 from gatepost.stores.sql.approvals import SqlApprovals, overdue
 from gatepost.stores.sql.audit import SqlScribe, SqlTrail
@@ -16,6 +17,7 @@ from gatepost.stores.sql.database import Database
 from gatepost.stores.sql.entries import SqlEntries, tenants
 from gatepost.stores.sql.estate import SqlEstate
 from gatepost.stores.sql.grants import SqlGrants
+from gatepost.stores.sql.notices import SqlNotices, claimed
 from gatepost.stores.sql.scribe import SqliteScribe
 from gatepost.stores.sql.sessions import SqlSessions
 from gatepost.stores.sql.tables import METADATA
@@ -64,6 +66,12 @@ class SqlRecords:
         """See `Records`."""
         return await overdue(self.database, now, limit)
 
+    async def claim_notices(
+        self, now: float, until: float, holder: str, most: int
+    ) -> list[tuple[str, Notice]]:
+        """See `Records`."""
+        return await claimed(self.database, now, until, holder, most)
+
     async def tenants(self, subject: str) -> list[str]:
         """See `Records`."""
         return await tenants(self.database, subject)
@@ -107,6 +115,11 @@ class SqlTenant:
     def grants(self) -> SqlGrants:
         """See `TenantRecords`."""
         return SqlGrants(self._database, self._tenant)
+
+    @property
+    def notices(self) -> SqlNotices:
+        """See `TenantRecords`."""
+        return SqlNotices(self._database, self._tenant)
 
     def entries(self, subject: str) -> SqlEntries:
         """See `TenantRecords`."""

@@ -2,6 +2,7 @@
 
 import os
 import sqlite3
+import time
 from collections.abc import Callable, Mapping
 from contextlib import closing
 from urllib.parse import unquote
@@ -88,12 +89,28 @@ def let_go(url: str) -> bool:
 
 def _settle(path: str, cursor: DBAPICursor | sqlite3.Cursor) -> None:
     for name, wanted in PRAGMAS.items():
-        cursor.execute(f"PRAGMA {name} = {wanted}")
+        _set(cursor, f"PRAGMA {name} = {wanted}")
         cursor.execute(f"PRAGMA {name}")
         found = cursor.fetchone()
         # SQLite ignores what it cannot do, without a word.
         if found is None or found[0] != wanted:
             raise StoreRefused(f"the database {path} refuses PRAGMA {name} = {wanted}")
+
+
+def _set(cursor: DBAPICursor | sqlite3.Cursor, pragma: str) -> None:
+    # Of several that open a new file at once, one turns the log on. SQLite refuses the others
+    # without the wait that they have asked for, lest they wait for each other: so wait for the turn
+    # to write, which it knows how to wait for, and try again.
+    until = time.monotonic() + STATEMENT_MS / 1000
+    while True:
+        try:
+            cursor.execute(pragma)
+            return
+        except sqlite3.OperationalError as error:
+            if error.sqlite_errorname != "SQLITE_BUSY" or time.monotonic() >= until:
+                raise
+        cursor.execute("BEGIN IMMEDIATE")
+        cursor.execute("COMMIT")
 
 
 def _there(path: str, ours: tuple[int, int]) -> None:

@@ -19,7 +19,7 @@ from sqlalchemy import (
 from sqlalchemy.engine import Dialect
 from sqlalchemy.types import TypeDecorator
 
-REVISION = "0006"
+REVISION = "0007"
 """The newest of the migrations, which these tables equal."""
 
 
@@ -181,6 +181,24 @@ GRANTS = Table(
     Column("expires_at", Double, nullable=False),
     Column("details", LargeBinary, nullable=False),
     Index(None, "tenant", "tool", "issuer", "subject"),
+    Index(None, "expires_at"),
+)
+
+NOTICES = Table(
+    "notices",
+    METADATA,
+    Column("tenant", Exact, primary_key=True),
+    Column("id", Exact, primary_key=True),
+    Column("about", Exact, nullable=False),
+    Column("place", Integer, nullable=False),
+    Column("body", LargeBinary, nullable=False),
+    Column("made_at", Double, nullable=False),
+    Column("due_at", Double, nullable=False),
+    Column("expires_at", Double, nullable=False),
+    Column("tries", Integer, nullable=False),
+    Column("holder", Exact, nullable=False),
+    Index(None, "tenant", "about"),
+    Index(None, "due_at"),
     Index(None, "expires_at"),
 )
 

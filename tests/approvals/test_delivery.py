@@ -1,0 +1,313 @@
+"""Notices on their way out: tried, put off, taken over and given up, by any replica."""
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from typing import Any, Unpack
+
+import pytest
+from structlog.testing import capture_logs
+
+from gatepost import ToolFailure
+from gatepost.approvals import delivery
+from gatepost.approvals.delivery import AT_ONCE, LEASE_S, Delivery
+from gatepost.approvals.herald import Change
+from gatepost.approvals.webhook import Webhook
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals
+from gatepost.packs.scripts.script import Script
+from gatepost.stores.api import Records, StoreUnavailable
+from gatepost.stores.memory.records import MemoryRecords
+from gatepost.stores.notices import Notice
+from gatepost.tools.surroundings import Reply, Sending
+from tests.approvals.bureau import ACME, BOB, Bureau
+from tests.approvals.test_webhook import AWAY, PAGE, URL
+from tests.contract.conftest import database_url, records
+from tests.contract.samples import notice
+from tests.guard.house import come
+from tests.support.mcp import Clock, a_caller
+
+__all__ = ["database_url", "records"]
+
+ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
+
+
+class Receiver:
+    """Answers as it is told, in the end with 204; does so only while its gate is open."""
+
+    def __init__(self, *answers: int | ToolFailure) -> None:
+        self.answers = [*answers]
+        self.ids: list[str] = []
+        self.gate = asyncio.Event()
+        self.gate.set()
+        self.most = self._now = 0
+
+    async def send(self, method: str, url: str, **options: Unpack[Sending]) -> Reply:
+        self.ids.append(options["headers"]["webhook-id"])
+        self._now += 1
+        self.most = max(self.most, self._now)
+        try:
+            await self.gate.wait()
+        finally:
+            self._now -= 1
+        answer = self.answers.pop(0) if self.answers else 204
+        if isinstance(answer, ToolFailure):
+            raise answer
+        return Reply(answer, {}, b"", False, url)
+
+    async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
+        raise NotImplementedError
+
+
+class House:
+    """Replicas that share records, a receiver and a clock that is moved by hand."""
+
+    def __init__(self, records: Records, *answers: int | ToolFailure) -> None:
+        self.records, self.receiver = records, Receiver(*answers)
+        self.clock = Clock()
+        self.clock.now = 1_001.0
+
+    def replica(self, **settings: Any) -> Delivery:
+        webhook = Webhook(lambda: self.receiver, clock=self.clock)
+        webhook.apply(URL, bytes(32), PAGE)
+        return Delivery(self.records, webhook, clock=self.clock, **settings)
+
+    async def left(self) -> int:
+        return (await self.records.estate.count(ACME)).get("notices", 0)
+
+
+async def turned(replica: Delivery) -> None:
+    """All that is due is taken, and what comes of it is kept."""
+    await replica.turn()
+    await come(lambda: _idle(replica))
+
+
+async def _idle(replica: Delivery) -> bool:
+    return not len(replica)
+
+
+ENDS: dict[str, tuple[list[int | ToolFailure], list[float], str | None]] = {
+    "taken at once": ([204], [0], None),
+    "taken later": ([500, AWAY, 301, 200], [0, 1, 6, 31], None),
+    "never taken": ([500] * 9, [0, 1, 6, 31, 156], "500"),
+    "gone for good": ([410, 200], [0], "410"),
+}
+
+
+@pytest.mark.parametrize(("answers", "times", "why"), ENDS.values(), ids=ENDS)
+async def test_how_often_a_message_is_tried(
+    records: Records, answers: list[int | ToolFailure], times: list[float], why: str | None
+) -> None:
+    """At these times, whichever replica looks; a process that is started anew changes nothing."""
+    house = House(records, *answers)
+    await records.of(ACME).notices.add(notice())
+    tried: list[float] = []
+    with capture_logs() as logs:
+        for second in range(200):
+            house.clock.now = 1_001.0 + second
+            before = len(house.receiver.ids)
+            await turned(house.replica())
+            tried += [float(second)] * (len(house.receiver.ids) - before)
+
+    assert tried == times
+    assert {*house.receiver.ids} == {"msg_a1_requested"}
+    assert await house.left() == 0
+    given_up = [one["reason"] for one in logs if one["event"] == "webhook_given_up"]
+    assert given_up == ([] if why is None else [why])
+
+
+async def test_what_a_process_had_begun_another_ends(records: Records) -> None:
+    """Once the time is over that the first one had for it; the receiver knows it by its id."""
+    house = House(records)
+    await records.of(ACME).notices.add(notice())
+    house.receiver.gate.clear()
+    first, second = house.replica(closing_s=0.0), house.replica()
+    async with first.running():
+        await come(lambda: _sending(first))
+    house.receiver.gate.set()
+
+    house.clock.now += LEASE_S - 0.1
+    await turned(second)
+    assert house.receiver.ids == ["msg_a1_requested"]
+    house.clock.now += 0.1
+    await turned(second)
+
+    assert house.receiver.ids == ["msg_a1_requested"] * 2
+    assert await house.left() == 0
+
+
+async def _sending(replica: Delivery) -> bool:
+    return len(replica) == 1
+
+
+async def test_a_message_that_ends_every_sender_is_given_up() -> None:
+    """An attempt counts when it begins."""
+    house = House(MemoryRecords())
+    await house.records.of(ACME).notices.add(notice())
+    for number in range(5):
+        at = house.clock.now
+        [(_, taken)] = await house.records.claim_notices(at, at + LEASE_S, "gone", 1)
+        assert taken.tries == number + 1
+        house.clock.now += LEASE_S
+
+    with capture_logs() as logs:
+        await turned(house.replica())
+
+    assert house.receiver.ids == []
+    assert await house.left() == 0
+    assert [one["event"] for one in logs] == ["webhook_given_up"]
+
+
+async def test_replicas_share_the_work(records: Records) -> None:
+    """All look at the same time, and each message is sent once; a few at a time by each."""
+    house = House(records)
+    wanted = [f"m{number:02}" for number in range(50)]
+    for one in wanted:
+        await records.of(ACME).notices.add(notice(id=one, about=one))
+    replicas = [house.replica(), house.replica()]
+    async with asyncio.timeout(60):
+        while await house.left():
+            await asyncio.gather(*map(turned, replicas))
+
+    assert Counter(house.receiver.ids) == dict.fromkeys(wanted, 1)
+    assert house.receiver.most <= AT_ONCE * len(replicas)
+
+
+async def test_a_decision_is_told_after_its_request(records: Records) -> None:
+    """Also when the request is not taken at first; what is about others does not wait."""
+    house = House(records, 500)
+    replica = house.replica()
+    notices = records.of(ACME).notices
+    await notices.add(notice(id="asked"))
+    await turned(replica)
+    await notices.add(notice(id="decided", place=1))
+    await notices.add(notice(id="other", about="a2"))
+    await turned(replica)
+    assert house.receiver.ids == ["asked", "other"]
+
+    house.clock.now += 1.0
+    await turned(replica)
+    await turned(replica)
+
+    assert house.receiver.ids == ["asked", "other", "asked", "decided"]
+
+
+async def test_each_change_is_kept_with_what_is_told_of_it(records: Records) -> None:
+    """A request, a decision, and an end that a look at it brings about; where it is configured."""
+    bureau = Bureau(records=records, require=["act"])
+    silent = bureau.replica()
+    await silent.asked(what="nobody is told")
+    house = House(records)
+    webhook = Webhook(lambda: house.receiver, clock=bureau.clock)
+    bureau.notices = webhook.notice
+    replica = bureau.replica()
+    assert await house.left() == 0
+
+    webhook.apply(URL, bytes(32), PAGE)
+    no, yes, late = [(await replica.asked(what=what)).id for what in ("no", "yes", "late")]
+    await replica.desk.reject(ACME, no, BOB, "")
+    await replica.desk.approve(ACME, yes, BOB)
+    bureau.clock.now += 301
+    await replica.desk.expire_due()
+    house.clock.now = bureau.clock.now
+    sender = house.replica()
+    async with asyncio.timeout(60):
+        while await house.left():
+            await turned(sender)
+
+    told = [one.removeprefix("msg_") for one in house.receiver.ids]
+    for request, steps in (
+        (no, ["requested", "rejected"]),
+        (yes, ["requested", "approved", "expired"]),
+        (late, ["requested", "expired"]),
+    ):
+        mine = [one for one in told if one.startswith(request)]
+        assert mine == [f"{request}_{step}" for step in steps]
+
+
+async def test_a_script_is_told_of_when_it_is_decided_about() -> None:
+    """It is kept elsewhere than requests; its message, like theirs, before anybody is answered."""
+    bureau = Bureau()
+    house = House(bureau.records)
+    replica, hearing = bureau.replica(), house.replica()
+    replica.desk.herald.hearers.append(hearing)
+    script = Script("report", b"x = 1\n", "workspace")
+    approvals = Approvals(bureau.records.of(ACME).entries(SUBJECT), clock=bureau.clock)
+    await approvals.submit([script], by="alice", most=9)
+    [waits] = await replica.desk.waiting(ACME)
+
+    await replica.desk.approve(ACME, waits.id, ADMIN)
+
+    assert await house.left() == 1
+    await turned(hearing)
+    [told] = house.receiver.ids
+    assert told.startswith(f"msg_{waits.id.replace(':', '_')}_approved")
+
+
+class Cut(MemoryRecords):
+    """Records that do not answer while they are cut."""
+
+    cut = True
+    asked = 0
+
+    async def claim_notices(
+        self, now: float, until: float, holder: str, most: int
+    ) -> list[tuple[str, Notice]]:
+        self.asked += 1
+        if self.cut:
+            raise StoreUnavailable("the cable is cut")
+        return await super().claim_notices(now, until, holder, most)
+
+
+async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line when the database stops to answer, and then what had to wait."""
+    monkeypatch.setattr(delivery, "POLL_S", 0.01)
+    cut = Cut()
+    house = House(cut)
+    await cut.of(ACME).notices.add(notice())
+
+    async def tried() -> bool:
+        return cut.asked > 3
+
+    async def sent() -> bool:
+        return not await house.left()
+
+    with capture_logs() as logs:
+        async with house.replica().running():
+            await come(tried)
+            cut.cut = False
+            await come(sent)
+
+    assert [one["event"] for one in logs] == ["webhook_held_up"]
+    assert house.receiver.ids == ["msg_a1_requested"]
+
+
+async def test_a_change_does_not_wait_for_the_receiver() -> None:
+    """A receiver that hangs holds up neither who makes a change nor the end of the process."""
+    house = House(MemoryRecords())
+    house.receiver.gate.clear()
+    replica = house.replica(closing_s=0.01)
+    async with asyncio.timeout(10), replica.running():
+        await house.records.of(ACME).notices.add(notice())
+        await replica(Change(what="requested", tenant=ACME, id="a1", tool="pay"))
+        await come(lambda: _sending(replica))
+
+    assert await house.left() == 1
+
+
+async def test_of_too_many_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A receiver that is away for long must not fill the database; a line says which."""
+    monkeypatch.setattr(delivery, "MOST_UNSENT", 3)
+    house = House(MemoryRecords())
+    replica = house.replica()
+    for number in range(5):
+        one = notice(id=f"m{number}", about=f"a{number}", made_at=float(number))
+        await house.records.of(ACME).notices.add(one)
+        await replica(Change(what="requested", tenant=ACME, id=f"a{number}", tool="pay"))
+
+    with capture_logs() as logs:
+        await turned(replica)
+
+    assert sorted(house.receiver.ids) == ["m2", "m3", "m4"]
+    assert sorted(one["webhook_id"] for one in logs) == ["m0", "m1"]
+    assert replica.done == {"taken": 3, "given_up": 0, "dropped": 2}
+    assert {one["event"] for one in logs} == {"webhook_dropped"}

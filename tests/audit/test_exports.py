@@ -1,0 +1,101 @@
+"""What leaves the record of where somebody called from, and chains that say nothing of it."""
+
+from pathlib import Path
+
+import pytest
+
+from gatepost.audit.cef import as_cef
+from gatepost.audit.checkpoint import from_pem
+from gatepost.audit.export import exported, of_row, read, verify_lines
+from gatepost.audit.otlp import attributes_of
+from gatepost.audit.trail import Record, Trail
+from gatepost.stores.audit import Question
+from gatepost.stores.memory.records import MemoryRecords
+from tests.audit.shelf import Shelf, person, shelf
+
+HERE = Path(__file__).parent
+FAR, FARTHER = "203.0.113.9", "2001:db8::7"
+ITS_KEY = """\
+# key b9f329fb
+-----BEGIN PUBLIC KEY-----
+MCowBQYDK2VwAyEAU8nsHwCuuGMBcyrNH7myRLvEn2Z/Wq/20RKeiG97NG0=
+-----END PUBLIC KEY-----
+"""
+"""Of `earlier.jsonl`, as `gatepost audit key` printed it."""
+LABEL = "c6a2Label=Source IPv6 Address c6a2="
+
+
+async def recorded(peer: str, **settings: bool) -> Record:
+    """A sign-in from there, as it is on record."""
+    one = Shelf(MemoryRecords())
+    journal = one.process(**settings)
+    await journal.note("acme", "signin", outcome="in", caller=person("alice"), peer=peer)
+    await journal.aclose()
+    (found,) = await Trail(one.records).search("acme", Question())
+    return found
+
+
+ADDRESSES = {
+    # what the connection says, then the record, and CEF's word for it
+    FAR: (FAR, f"src={FAR} "),
+    FARTHER: (FARTHER, f"{LABEL}{FARTHER} "),
+    f"::ffff:{FAR}": (FAR, f"src={FAR} "),
+    "fe80::1%eth0": ("fe80::1%eth0", f"{LABEL}fe80::1 "),
+    "": ("", ""),
+    "a pipe": ("a pipe", ""),
+    "1.2.3.4 src=5.6.7.8": ("1.2.3.4 src=5.6.7.8", ""),
+}
+
+
+@pytest.mark.requirement("AU7", "AU10")
+@pytest.mark.parametrize("peer", ADDRESSES)
+async def test_exports_say_where_somebody_came_from(peer: str) -> None:
+    """By the names that receivers know, and what is no address is none to them."""
+    known, word = ADDRESSES[peer]
+    record = await recorded(peer)
+    cef, otlp = as_cef("acme", record, "1"), attributes_of("acme", record)
+
+    assert record.caller is not None
+    assert record.caller.peer == otlp.get("client.address", "") == known
+    assert word in cef
+    assert ("src=" in cef, "c6a2=" in cef) == (word.startswith("src"), word.startswith("c6a2"))
+
+
+@pytest.mark.requirement("AU10")
+async def test_an_operator_may_want_no_addresses() -> None:
+    """Then nothing of one is in a record, nor in what is exported of it."""
+    record = await recorded(FAR, peers=False)
+    told = as_cef("acme", record, "1") + repr((record, attributes_of("acme", record)))
+
+    assert FAR not in told
+    assert "alice" in told
+
+
+def test_a_chain_of_an_earlier_release_verifies() -> None:
+    """Its file, as that release wrote it, before records said anything of addresses."""
+    lines = (HERE / "earlier.jsonl").read_bytes().splitlines()
+    seen = verify_lines(lines, from_pem(ITS_KEY))
+    _, _, rows = read(lines)
+
+    assert (seen.bad, seen.records, seen.proven) == (None, 3, 3)
+    assert all(
+        b"peer" not in (of_row(row).details or {}).get("caller", ())[1].encode() for row in rows
+    )
+
+
+@pytest.mark.requirement("AU6", "AU10")
+async def test_a_chain_goes_on_with_addresses(url: str) -> None:
+    """What was there before stays as it was, and all of it verifies, kept and exported."""
+    async with shelf(url) as one:
+        await one.note(2)
+        await one.sign()
+        for peer in (FAR, FARTHER):
+            await one.journal.note("acme", "signin", outcome="in", caller=person("bob"), peer=peer)
+        await one.sign()
+        seen = await one.verify()
+        lines = [line async for line in exported(one.records, "acme")]
+        found = await Trail(one.records).search("acme", Question(text="2001:DB8::7"))
+
+    assert (seen.bad, seen.records) == (None, 4)
+    assert [one.number for one in found] == [4]
+    assert sum(FAR.encode() in line for line in lines) == 1

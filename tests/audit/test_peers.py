@@ -1,0 +1,232 @@
+"""From which address somebody called, and that nobody writes that down but the server."""
+
+import asyncio
+import socket
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from gatepost.audit.trail import Trail
+from gatepost.mcp.stdio import Stdio
+from gatepost.stores.audit import Question
+from tests.audit import toolset
+from tests.audit.shelf import Shelf
+from tests.audit.test_calls import Desk
+from tests.rest.octopus import Octopus
+from tests.support.door import CLIENT, Fields, message, modern, old_call
+from tests.support.idp import Idp
+from tests.support.mcp import Client
+from tests.support.raw import read_answer, request
+from tests.tenancy.house import House, house, issuer
+
+TOOLSET = str(Path(toolset.__file__))
+SOCKET, FAR, FARTHER = "127.0.0.1", "203.0.113.9", "2001:db8::7"
+WRITE: Any = ("write", {"text": "x"})
+
+
+@contextmanager
+def serving(folder: Path, **listen: Any) -> Iterator[Desk]:
+    url = f"sqlite:///{folder}/records.db"
+    settings: dict[str, Any] = {
+        "storage": {"database": url},
+        "tools": {"load": [TOOLSET]},
+        "tenancy": {"create_on_first_use": True},
+        "listen": listen,
+    }
+    with Idp() as idp, house(idp, [issuer(idp)], **settings) as site:
+        yield Desk(site, url)
+
+
+@pytest.fixture(scope="module")
+def behind(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """A server behind a proxy on this machine."""
+    with serving(tmp_path_factory.mktemp("behind"), trusted_proxies=[f"{SOCKET}/32"]) as desk:
+        yield desk
+
+
+@pytest.fixture(scope="module")
+def alone(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Desk]:
+    """A server that trusts no proxy."""
+    with serving(tmp_path_factory.mktemp("alone")) as desk:
+        yield desk
+
+
+def told(*values: str) -> Fields:
+    """What a proxy says of an address."""
+    return [("X-Forwarded-For", one) for one in values]
+
+
+def within_a_session(site: House, token: str, fields: Fields) -> object:
+    session = [("Mcp-Session-Id", site.door.open(token))]
+    return site.door.send("POST", fields=[*session, *fields], body=old_call(*WRITE), token=token)
+
+
+def with_progress(site: House, token: str, fields: Fields) -> object:
+    params = {"name": "write", "arguments": {"text": "x"}}
+    own, body = modern("tools/call", params, progress=1)
+    return site.door.send("POST", fields=[*own, *fields], body=body, token=token)
+
+
+Way = Callable[[House, str, Fields], object]
+WAYS: dict[str, Way] = {
+    "MCP": lambda site, token, fields: site.door.call(token, *WRITE, fields=fields),
+    "MCP, refused": lambda site, token, fields: site.door.call(token, "none", fields=fields),
+    "MCP, scopes": lambda site, token, fields: site.door.call(token, "scoped", fields=fields),
+    "MCP, as a stream": with_progress,
+    "MCP, of a session": within_a_session,
+    "MCP, a resource": lambda site, token, fields: site.door.ask(
+        token, "resources/read", {"uri": "deeds://log/monday"}, fields=fields
+    ),
+    "MCP, one that calls another": lambda site, token, fields: site.door.call(
+        token, "both", fields=fields
+    ),
+    "REST": lambda site, token, fields: Octopus(site, token).call(*WRITE, *fields),
+    "REST, refused": lambda site, token, fields: Octopus(site, token).call("none", {}, *fields),
+    "REST, one that calls another": lambda site, token, fields: Octopus(site, token).call(
+        "both", {}, *fields
+    ),
+    "REST, of another tenant": lambda site, token, fields: Octopus(site, token).call(
+        *WRITE, ("X-Octopus-Tenant-Id", "globex"), *fields
+    ),
+}
+
+
+def peers(desk: Desk, tenant: str) -> list[str]:
+    """Of all of a tenant's records, in their order."""
+    found = [one.caller for one in desk.records(tenant)]
+    return ["nobody" if one is None else one.peer for one in found]
+
+
+@pytest.mark.requirement("AU10")
+@pytest.mark.parametrize("name", WAYS)
+def test_a_record_says_where_a_call_came_from(behind: Desk, name: str) -> None:
+    """Behind a trusted proxy the address that it names; so do calls that the call makes."""
+    tenant = f"w{[*WAYS].index(name)}"
+    WAYS[name](behind.site, behind.site.token(org_id=tenant), told(f"192.0.2.1, {FAR}"))
+
+    assert peers(behind, tenant) == [FAR] * (2 if "another" in name and "tenant" not in name else 1)
+
+
+CLAIMS = (
+    "X-Forwarded-For",
+    "X_Forwarded_For",
+    "Forwarded",
+    "X-Real-IP",
+    "Client-IP",
+    "True-Client-IP",
+    "CF-Connecting-IP",
+    "X-Client-IP",
+    "X-Cluster-Client-IP",
+    "X-Original-Forwarded-For",
+)
+
+
+@pytest.mark.requirement("AU10")
+@pytest.mark.parametrize("name", WAYS)
+def test_a_caller_cannot_write_its_own_address(alone: Desk, name: str) -> None:
+    """Whatever field it says it in: the record has the other end of the connection."""
+    tenant = f"c{[*WAYS].index(name)}"
+    fields = [(one, f"for={FAR}" if one == "Forwarded" else FAR) for one in CLAIMS]
+    WAYS[name](alone.site, alone.site.token(org_id=tenant), fields)
+    found = alone.records(tenant)
+
+    assert found
+    assert {one.caller.peer for one in found if one.caller} == {SOCKET}
+    assert FAR not in repr(found)
+
+
+HANDED_ON = {
+    # what a proxy hands on, and what is on record of it
+    "nothing": ([], SOCKET),
+    "a word": (["unknown"], SOCKET),
+    "markup": (["<script>alert(1)</script>"], SOCKET),
+    "a zone": (["fe80::1%eth0"], SOCKET),
+    "a text as a zone": (["::1%</code><script>"], SOCKET),
+    "four numbers and one": (["203.0.113.9.9"], SOCKET),
+    "too large a number": (["203.0.113.999"], SOCKET),
+    "a number": (["3405803785"], SOCKET),
+    "a network": ([f"{FAR}/24"], SOCKET),
+    "a quote": ([f'{FAR}"'], SOCKET),
+    "much of it": (["9" * 3000], SOCKET),
+    "garbage by the proxy itself": ([f"{FAR}, garbage"], SOCKET),
+    "garbage by its caller": ([f"::1%garbage, {FAR}"], FAR),
+    "an address of its caller's": ([f"192.0.2.1, {FAR}"], FAR),
+    "an address in a field before": (["192.0.2.1", FAR], FAR),
+    "a port": ([f"{FAR}:4711"], FAR),
+    "IPv6": ([FARTHER.upper()], FARTHER),
+    "IPv6 in brackets": ([f"[{FARTHER}]:4711"], FARTHER),
+    "IPv4 in IPv6": ([f"::ffff:{FAR}"], FAR),
+}
+
+
+@pytest.mark.requirement("AU10")
+@pytest.mark.parametrize("name", HANDED_ON)
+def test_garbage_that_a_proxy_hands_on_is_no_address(behind: Desk, name: str) -> None:
+    """Then it is the proxy's own; an address is written in one form only."""
+    values, on_record = HANDED_ON[name]
+    tenant = f"g{[*HANDED_ON].index(name)}"
+    token = behind.site.token(org_id=tenant)
+    behind.site.door.call(token, *WRITE, fields=told(*values))
+    Octopus(behind.site, token).call(*WRITE, *told(*values))
+
+    assert peers(behind, tenant) == [on_record] * 2
+
+
+def mcp(site: House, token: str, peer: str) -> bytes:
+    own, body = modern("tools/call", {"name": "write", "arguments": {"text": "x"}})
+    return posted(site, token, site.door.path, body, [*own, *told(peer)])
+
+
+def rest(site: House, token: str, peer: str) -> bytes:
+    return posted(site, token, "/tool/write/call", b'{"text": "x"}', told(peer))
+
+
+def posted(site: House, token: str, path: str, body: bytes, fields: Fields) -> bytes:
+    head = [
+        ("Host", site.door.authority),
+        ("Authorization", f"Bearer {token}"),
+        ("Content-Type", "application/json"),
+        ("Content-Length", str(len(body))),
+        *fields,
+    ]
+    return request("POST", path, head, body)
+
+
+@pytest.mark.requirement("AU10")
+@pytest.mark.parametrize("ask", [mcp, rest], ids=["MCP", "REST"])
+def test_a_connection_that_a_proxy_shares_mixes_nobody_up(
+    behind: Desk, ask: Callable[[House, str, str], bytes]
+) -> None:
+    """A head that is known by its bytes brings the address of those bytes, and of no others."""
+    tenant = f"shared-{ask.__name__}"
+    token = behind.site.token(org_id=tenant)
+    asked = [FAR] * 4 + [FARTHER] * 4 + [FAR, FARTHER] * 2
+    with socket.create_connection((SOCKET, behind.site.door.port), timeout=30) as connection:
+        for peer in asked:
+            connection.sendall(ask(behind.site, token, peer))
+            assert read_answer(connection).status == 200
+
+    assert peers(behind, tenant) == asked
+
+
+async def test_two_pipes_have_no_address() -> None:
+    """Over stdio nobody comes from anywhere, and its record says so."""
+    client = Client()
+    shelf = Shelf(client.records)
+    client.runner.recorder = shelf.journal
+    answered: asyncio.Queue[bytes] = asyncio.Queue()
+    stdio = Stdio(client.endpoint, caller=client.caller, path="/mcp", write=answered.put)
+    asked = {"protocolVersion": "2025-06-18", "capabilities": {}, "clientInfo": CLIENT}
+    for line in (message("initialize", asked), old_call("echo", {"text": "x"})):
+        await stdio.take(line)
+        answer = await asyncio.wait_for(answered.get(), 30)
+    await stdio.stop()
+    await shelf.journal.aclose()
+    (found,) = await Trail(client.records).search(client.caller.tenant_id, Question())
+
+    assert b'"result"' in answer
+    assert found.caller is not None
+    assert (found.outcome, found.caller.peer) == ("success", "")
