@@ -38,6 +38,10 @@ class Connection:
         """What *work* comes to, which is given the connection as SQLAlchemy itself has it."""
         return await greenlet_spawn(work, self._connection, *arguments)
 
+    async def invalidate(self) -> None:
+        """Close it instead of giving it back: nobody knows in what state it is."""
+        await greenlet_spawn(self._connection.invalidate)
+
 
 class Engine:
     """Where connections come from, and go back to."""
