@@ -54,8 +54,8 @@ async def test_a_statement_that_hangs_is_given_up(
     migrated_postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deadline is ours, nothing is left waiting, and later all works."""
-    monkeypatch.setattr(database, "ANSWER_S", 0.3)
     records = await open_records(migrated_postgres)
+    monkeypatch.setattr(database, "ANSWER_S", 0.3)
     claims = records.of("acme").claims
     other = await asyncpg.connect(migrated_postgres)
     await other.execute("BEGIN; LOCK TABLE claims")
