@@ -70,21 +70,6 @@ class Decisions:
         for key in [key for key, kept in self._kept.items() if which(kept.caller)]:
             del self._kept[key]
 
-    def seen(self, tenant: str, most: int) -> list[TenantContext]:
-        """
-        So many of the tenant's callers whose tokens are still remembered, the latest first.
-
-        For people who look at them, also after a verdict's end: nothing may be decided by this.
-        """
-        found: dict[tuple[object, ...], TenantContext] = {}
-        for kept in reversed(self._kept.values()):
-            caller = kept.caller
-            if caller.tenant_id == tenant:
-                found.setdefault((caller.principal_key, caller.client_id, caller.scopes), caller)
-                if len(found) == most:
-                    break
-        return list(found.values())
-
     def put(
         self,
         key: DecisionKey,

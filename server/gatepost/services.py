@@ -12,6 +12,7 @@ from gatepost import storage
 from gatepost.approvals.expiry import expiring
 from gatepost.audit.journal import Journal
 from gatepost.audit.keeping import Keeping
+from gatepost.callers import Callers
 from gatepost.changes import Feed, TenantChanges
 from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
@@ -50,6 +51,7 @@ from gatepost.tools.registry import Registry
 from gatepost.tools.runner import Runner, Stage
 from gatepost.tools.underway import Underway
 from gatepost.workspace import Quota, TenantWorkspace, Workspaces
+from gatepost_authz.caller import TenantContext
 from gatepost_authz.config import TENANT
 from gatepost_authz.decisions import Decisions
 from gatepost_authz.fetch import Fetcher
@@ -133,6 +135,7 @@ class Services:
     def _look_out_for_cut_offs(self) -> None:
         self.cutoffs = CutOffs(self.records, self.relay, ended=self._cut_off)
         self.withdrawals = Withdrawals(self.records, self.approvals)
+        self.callers = Callers(self.records, is_cut=self.cutoffs.is_cut)
         self.underway = Underway()
         self.underway.is_revoked = self.cutoffs.is_revoked
         self.streams.is_cut = self.cutoffs.is_cut
@@ -169,6 +172,7 @@ class Services:
         self.cutoffs.configure(config.tenancy.suspended)
         is_outcast = outcasts(config, issuers)
         self.keeper.is_out = lambda caller: is_outcast(caller) or self.cutoffs.is_cut(caller)
+        self.callers.is_out = self.keeper.is_out
         self.keeper.end(self.keeper.is_out)
         self.tenants_apart = TENANT in config.resource
 
@@ -178,7 +182,7 @@ class Services:
             tenancy=Tenancy(config.creates_tenants, known_tenants(config)),
             implications=Implications(config.scopes.implied),
             development=config.development,
-            admit=self.cutoffs.admit,
+            admit=self._admit,
         )
         signed = JwtVerifier(lambda: issuers, self.keys, self.decisions, policy=policy)
         if not any(asks(trusted) for trusted in issuers.issuers):
@@ -187,6 +191,11 @@ class Services:
         opaque = IntrospectionVerifier(lambda: issuers, introspectors, policy=policy)
         self._opaque = opaque
         return Verifiers([signed, opaque])
+
+    def _admit(self, caller: TenantContext) -> None:
+        """See `Policy`."""
+        self.cutoffs.admit(caller)
+        self.callers.note(caller)
 
     def _runner_for(self, config: Config, registry: Registry) -> Runner:
         """What every call of these tools goes through."""
@@ -277,6 +286,7 @@ class Services:
     def _cut_off(self, new: tuple[CutOff, ...]) -> None:
         """Somebody may be shut out since a moment ago: everything of theirs ends here."""
         cutoffs = self.cutoffs
+        self.callers.forget(cutoffs.is_cut)
         self.decisions.forget(cutoffs.is_revoked)
         if self._opaque is not None:
             self._opaque.forget(cutoffs.is_revoked)
@@ -356,6 +366,7 @@ async def opened(
         services.keeper.start()
         await closing.enter_async_context(storage.sweeping(records))
         await closing.enter_async_context(services.secrets.watching())
+        await closing.enter_async_context(services.callers.writing())
         await closing.enter_async_context(beating(pulse_of(services)))
         await closing.enter_async_context(services.reviews.delivery.running())
         await closing.enter_async_context(expiring(services.approvals))

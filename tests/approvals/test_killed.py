@@ -14,7 +14,7 @@ WITHIN_S = 240.0
 """The longest pause between two attempts, and the time for which a message is left to its taker."""
 MANY = 12
 
-pytestmark = pytest.mark.timeout(400)
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]  # a dead server's lease: 20 s each
 
 
 @pytest.fixture(params=["sqlite", "postgresql"], scope="module")

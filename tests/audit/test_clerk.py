@@ -117,6 +117,11 @@ RECORDS: dict[str, Any] = {
         guarded=False,
     ),
     "by a limit": a_record(
+        {"kind": "refusal", "outcome": "rate_limit", "limit": "tenant"},
+        {"reason": "Later."},
+        Failure("rate_limit", "Later.", limit="tenant"),
+    ),
+    "by another limit": a_record(
         {"kind": "refusal", "outcome": "rate_limit"},
         {"reason": "Later."},
         Failure("rate_limit", "Later."),
@@ -166,7 +171,8 @@ def test_a_draft_is_what_its_body_encodes_to(name: str) -> None:
     assert {field: value for field, (_, value) in side.items()} == private
     assert made.body == b"," + ENCODED(body)[1:]
     assert made.side == ENCODED(side)
-    assert (made.at, made.sort) == (AT, (body.kind, body.tool, body.outcome))
+    sort = (body.kind, body.tool, body.outcome)
+    assert (made.at, made.sort) == (AT, (*sort, body.limit, 1) if body.limit else sort)
 
 
 def refused(calls: Sequence[Call], **settings: Any) -> list[tuple[int, str]]:
@@ -188,6 +194,21 @@ def test_refusals_that_are_alike_are_one_draft() -> None:
 
     assert refused(calls) == [(2, ""), (1, ""), (2, FAR)]
     assert refused(calls, peers=False) == [(4, ""), (1, "")]
+
+
+def test_refusals_say_by_which_limit() -> None:
+    """What one has refused is not counted with what another has."""
+    limits = ("caller", "tenant", "caller", None)
+    endings = [Failure("rate_limit", "Later.", limit=limit) for limit in limits]
+    made = drafted([entry_of(a_call(), None, ending) for ending in endings])
+    bodies = [msgspec.json.decode(b"{" + one.body[1:]) for one in made]
+
+    assert [one.sort[3:] for one in made] == [("caller", 2), ("tenant", 1), ()]
+    assert [(body.get("limit", ""), body.get("times", 1)) for body in bodies] == [
+        ("caller", 2),
+        ("tenant", 1),
+        ("", 1),
+    ]
 
 
 def test_a_flood_from_everywhere_fills_no_disk(monkeypatch: pytest.MonkeyPatch) -> None:

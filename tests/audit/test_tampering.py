@@ -8,8 +8,9 @@ import pytest
 
 from gatepost.stores.audit import Question
 from gatepost.stores.segment import Damaged
+from gatepost.tools.api import Call, Failure
 from tests.audit.loot import Loot, another, drop, gone, loot, moved, part, restored, update
-from tests.audit.shelf import ISSUER, changed, shelf, tamper
+from tests.audit.shelf import ISSUER, changed, person, shelf, tamper
 
 Act = Callable[[Loot], Iterable[str]]
 
@@ -331,3 +332,29 @@ async def test_what_nobody_can_read_is_not_passed_over(url: str, records: str) -
         readable = await trail.rows(8, 9)
 
     assert readable == at.rows[8:]
+
+
+async def test_how_many_a_limit_refused_is_proven(url: str) -> None:
+    """Each of them counts, though many are one record; another number is found, a smaller too."""
+    async with shelf(url) as one:
+        await one.note(1)
+        refused = Failure("rate_limit", "Later.", limit="caller")
+        call = Call(caller=person("alice"), name="deploy", arguments=b"{}", request_id="r")
+        pledges = [one.journal.ended(call, 0.0, [], refused) for _ in range(7)]
+        await asyncio.gather(*pledges)
+        counts = await one.records.of("acme").trail.count(0, 86_400_000)
+        before = await loot(one, url)
+        whole = before.segments[-1].counts
+        fewer = (
+            whole.replace(',"caller",7]', ',"caller",1]'),
+            whole.replace(',"caller",7]', ",1]"),
+        )
+        good, found = (await one.verify()).bad, []
+        for text in fewer:
+            await tamper(url, before.set(2, counts=text))
+            found.append((await one.verify()).bad)
+            await tamper(url, *restored(before))
+
+    assert [(count.number, count.limit) for count in counts] == [(1, ""), (7, "caller")]
+    assert whole not in fewer
+    assert (good, found) == (None, [2, 2])

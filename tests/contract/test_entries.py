@@ -147,6 +147,25 @@ async def test_a_sweep_leaves_entries(records: Records) -> None:
         ]
 
 
+async def test_what_expires_is_swept_in_its_time(records: Records) -> None:
+    """Not before it, nor what was put again without an end or with a later one."""
+    entries = records.of("acme").entries("notes")
+    for key in ("over", "later", "kept", "renewed"):
+        await entries.put(key, b"1", now=0.0, expires_at=10.0)
+    await entries.put("later", b"2", now=0.0, expires_at=30.0)
+    await entries.put("kept", b"2", now=0.0)
+    await entries.put("renewed", b"2", now=0.0, revision=1, expires_at=30.0)
+    assert [one.expires_at for one in await entries.all()] == [None, 30.0, 10.0, 30.0]
+
+    await records.sweep(9.0)
+    assert len(await entries.all()) == 4
+    await records.sweep(10.0)
+    assert [one.key for one in await entries.all()] == ["kept", "later", "renewed"]
+    await records.sweep(30.0)
+    assert [one.key for one in await entries.all()] == ["kept"]
+    assert await entries.put("over", b"1", now=0.0, revision=0)
+
+
 TOO_LARGE = {
     "a value": ("k", bytes(MOST_VALUE + 1), "a value has 64000001 bytes and may have 64000000"),
     "a key": ("k" * (MOST_KEY + 1), b"", "a key has 257 characters and may have 256"),

@@ -175,6 +175,38 @@ async def test_records_are_counted_slice_by_slice(records: Records) -> None:
     ]
 
 
+def limited(at: int, limit: str, times: int, tool: str = "write") -> Draft:
+    """So many refusals by a limit as one record; older ones do not say by which."""
+    body = {"at": at, "kind": "refusal", "tool": tool, "outcome": "rate_limit"}
+    told = msgspec.json.encode(body | {"times": times} | ({"limit": limit} if limit else {}))
+    sort = ("refusal", tool, "rate_limit")
+    return Draft(b"," + told[1:], at, (*sort, limit, times) if limit else sort, None)
+
+
+async def test_refusals_by_a_limit_are_counted_one_by_one(records: Records) -> None:
+    """Each by its limit, however many are one record, also where a segment is read or parted."""
+    trail = records.of("acme").trail
+    batch = [draft(1), limited(2, "caller", 30), limited(HOUR, "caller", 2)]
+    await records.scribe.write(lambda: {"acme": batch}, link)
+    for times in (5, 7):
+        batch = [limited(3, "tenant", times), limited(3, "caller", 1), limited(3, "", 9)]
+        await records.scribe.write(lambda: {"acme": batch}, link)  # noqa: B023  # at once
+    expected = [
+        Count(0, "call", "write", "success", 1),
+        Count(0, "refusal", "write", "rate_limit", 2),
+        Count(0, "refusal", "write", "rate_limit", 32, "caller"),
+        Count(0, "refusal", "write", "rate_limit", 12, "tenant"),
+        Count(HOUR, "refusal", "write", "rate_limit", 2, "caller"),
+    ]
+
+    assert await trail.count(0, HOUR) == expected
+    assert len(await trail.find(Question(outcome="rate_limit"))) == 8
+    await trail.check(lambda head: (Checkpoint(2, "at 2", ""), msgspec.structs.replace(head)))
+    await trail.prune(2, [draft(9)], link)
+    left = [(one.number, one.limit) for one in await trail.count(0, 2 * HOUR)]
+    assert left == [(1, ""), (2, ""), (4, "caller"), (12, "tenant")]
+
+
 async def test_checkpoints_are_kept_with_the_head_that_knows_them(records: Records) -> None:
     """In their order; of a tenant without records there is none."""
     trail = records.of("acme").trail
@@ -249,5 +281,5 @@ async def test_pruning_may_part_what_was_written_together(records: Records) -> N
 
     assert after[:2] == before[2:]
     assert [(one.first, one.last) for one in await trail.segments(0, 9)] == [(3, 4), (5, 5)]
-    assert [count.records for count in await trail.count(0, HOUR)] == [2, 1]
+    assert [count.number for count in await trail.count(0, HOUR)] == [2, 1]
     assert await trail.find(Question(tool="look")) == []

@@ -1,6 +1,6 @@
 """A company at work: its people, its agents, what waits, and a browser that looks at it."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -172,16 +172,21 @@ def settings(config: Config, root: Path) -> Config:
 
 
 @contextmanager
-def studio(root: Path, *, proxies: tuple[str, ...] = ()) -> Iterator[Studio]:
+def studio(
+    root: Path,
+    *,
+    proxies: tuple[str, ...] = (),
+    change: Callable[[Config], Config] = lambda config: config,
+) -> Iterator[Studio]:
     """The company, until the block ends; *proxies* are those that it trusts."""
 
-    def change(config: Config) -> Config:
+    def changed(config: Config) -> Config:
         listen = msgspec.structs.replace(config.listen, trusted_proxies=proxies)
-        return settings(msgspec.structs.replace(config, listen=listen), root)
+        return change(settings(msgspec.structs.replace(config, listen=listen), root))
 
     opened = site(
         root,
-        change=change,
+        change=changed,
         users=USERS,
         cli_secret=CLI_SECRET,
         scopes=(*SCOPES.split(), "billing:close"),

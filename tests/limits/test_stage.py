@@ -126,7 +126,7 @@ async def test_however_a_call_ends_it_leaves_its_places(end: str) -> None:
         assert works.limits.tally.running == {}
         assert works.limits.tally.queue.running == 0
 
-    assert works.limits.tally.refusals("acme") == {}
+    assert await works.call() == "seen"
 
 
 async def test_a_call_that_waits_for_a_person_takes_up_nothing() -> None:
@@ -251,10 +251,17 @@ async def test_levels_tell_what_is_used_up() -> None:
         ("tenant", "", 3, 1, 1),
         ("tool", "wait", 2, 1, 1),
     ]
-    assert (found.running, found.most, found.waiting, found.together) == (1, 10, 0, True)
+    assert (found.waiting, found.shared, found.together) == (0, False, True)
     assert [(one.held, one.burst) for one in other.buckets] == [(8, 8)]
-    await works.call()
-    await works.call()
-    await works.call()
-    assert (await works.limits.levels("acme")).refused == {"caller": 1}
+    assert await works.end() == ["waited"]
+
+
+async def test_levels_tell_of_nobody_without_a_limit() -> None:
+    """What runs without a bound uses nothing up."""
+    works = Works(Terms(tools={"wait": places(2)}))
+    await works.begin()
+    found = await works.limits.levels("acme", tools=("wait", "look"), callers=(a_caller(),))
+
+    assert found.buckets == ()
+    assert [(one.kind, one.name, one.everywhere) for one in found.places] == [("tool", "wait", 1)]
     assert await works.end() == ["waited"]

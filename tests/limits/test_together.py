@@ -65,11 +65,32 @@ async def test_places_are_the_same_at_every_process(valkey: str) -> None:
         found = await one.limits.levels("acme", tools=("wait",), callers=(a_caller(),))
         assert [(level.here, level.everywhere) for level in found.places] == [(1, 3), (1, 2)]
         assert [round(level.held) for level in found.buckets] == [2, 5]
-        assert found.together
+        assert (found.shared, found.together) == (True, True)
 
         assert await other.end() == ["waited", "waited"]
         await came_true(one)
         assert await one.end() == ["waited"]
+
+
+async def test_who_waits_for_a_process_is_told_at_every_process(valkey: str) -> None:
+    """A tenant's own calls, as long as they wait for room in whichever process."""
+    async with processes(valkey, EVERYTHING) as (one, other):
+        one.limits.apply(EVERYTHING, most=1)
+        await running(one, "wait", 1)
+        await one.begin("hold", subject="bob")
+
+        async def waiting(works: Works, tenant: str = "acme") -> int:
+            return (await works.limits.levels(tenant)).waiting
+
+        async with asyncio.timeout(WITHIN_S):
+            while (await waiting(one), await waiting(other)) != (1, 1):
+                await settle(1)
+        assert await waiting(other, "globex") == 0
+
+        assert await one.end() == ["waited", "waited"]
+        async with asyncio.timeout(WITHIN_S):
+            while (await waiting(one), await waiting(other)) != (0, 0):
+                await settle(1)
 
 
 async def came_true(works: Works) -> None:

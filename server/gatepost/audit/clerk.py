@@ -120,22 +120,22 @@ class Openings(dict[tuple[str, str, str, str, bool], Opening]):
         return made
 
 
-class Limited(dict[tuple[int, str, str], tuple[Ended, int]]):
+class Limited(dict[tuple[int, str, str | None, str], tuple[Ended, int]]):
     """
     Refusals by a limit in one batch: the last of those that differ in nothing, and their number, by
-    caller, what was called and, with *peers*, from where.
+    caller, what was called, which limit and, with *peers*, from where.
     """
 
     def __init__(self, *, peers: bool) -> None:
         self._peers = peers
 
-    def add(self, entry: Ended) -> None:
+    def add(self, entry: Ended, limit: str | None) -> None:
         """Count one more."""
         call = entry[0]
-        alike = id(call.caller), call.name, call.peer if self._peers else ""
+        alike = id(call.caller), call.name, limit, call.peer if self._peers else ""
         if alike not in self and len(self) >= MOST_APART:
-            alike = id(call.caller), call.name, ""
-        if alike[2] != call.peer:
+            alike = id(call.caller), call.name, limit, ""
+        if alike[3] != call.peer:
             entry = (msgspec.structs.replace(call, peer=""), *entry[1:])
         self[alike] = entry, self[alike][1] + 1 if alike in self else 1
 
@@ -173,7 +173,7 @@ class Clerk:
             if len(entry) != 2:  # no pair
                 _, _, _, found, ending = entry
                 if ending is not None and is_limited(ending):
-                    limited.add(entry)
+                    limited.add(entry, ending.limit)
                     continue
                 if changes and ending is None and found and reads(found[0].offer):
                     continue
@@ -254,14 +254,16 @@ class Sheet:
         at, took = int((ended + self._offset) * 1000), int((ended - began) * 1e6)
         duration = f',"duration_us":{took}' if took else ""
         request = f',"request_id":{quoted(call.request_id)}' if call.request_id else ""
-        special = details = ""
-        if remarks or call.retry is not None or call.depth or times != 1:
-            special, details = _special(call, remarks or NOTHING, times)
+        special = details = limit = ""
+        if ending is not None and is_limited(ending):
+            limit = ending.limit or ""
+        if remarks or call.retry is not None or call.depth or limit or times != 1:
+            special, details = _special(call, remarks or NOTHING, times, limit)
         return drafted(
             f',"at":{at}{begins.members}{duration}{request}{special}{author.closing}{details}'
             f',"commitments":{commitments}}}',
             at,
-            begins.sort,
+            (*begins.sort[:3], limit, times) if limit else begins.sort,
             side,
         )
 
@@ -272,7 +274,7 @@ def _asked(call: Call, outcome: str) -> str:
     return call.name if known else ""
 
 
-def _special(call: Call, remarks: Mapping[str, str], times: int) -> tuple[str, str]:
+def _special(call: Call, remarks: Mapping[str, str], times: int, limit: str) -> tuple[str, str]:
     """What few bodies have: before what is about the caller, and behind it."""
     details = {name: remarks[name] for name in remarks if name not in {"replayed", "approval"}}
     before = members(
@@ -281,5 +283,6 @@ def _special(call: Call, remarks: Mapping[str, str], times: int) -> tuple[str, s
         approval=remarks.get("approval", ""),
         depth=call.depth,
         times=times,
+        limit=limit,
     )
     return before, members(details=details)

@@ -2,6 +2,7 @@
 
 import asyncio
 from collections.abc import Sequence
+from typing import TypeGuard
 
 import msgspec
 
@@ -70,6 +71,6 @@ def reads(offer: Offer) -> bool:
     return not isinstance(offer, Tool) or offer.annotations.read_only_hint is True
 
 
-def is_limited(ending: Failure | Reason) -> bool:
+def is_limited(ending: Failure | Reason) -> TypeGuard[Failure]:
     """Whether a limit has refused the call."""
     return isinstance(ending, Failure) and ending.kind == "rate_limit"

@@ -121,7 +121,7 @@ class Examination:
             ("last", self.last, last),
             ("since", min(row.at for row in rows), segment.since),
             ("until", max(row.at for row in rows), segment.until),
-            ("counts", tally((row.kind, row.tool, row.outcome) for row in rows), segment.counts),
+            ("counts", tally(row.sort for row in rows), segment.counts),
         ):
             if said != kept:
                 raise Bad(first, f"the column {name} of it and those written with it was changed")

@@ -59,6 +59,7 @@ def attributes_of(tenant: str, record: Record) -> dict[str, str | int | bool]:
         "gatepost.replayed": record.replayed,
         "gatepost.approval": record.approval,
         "gatepost.times": record.times if record.times > 1 else 0,
+        "gatepost.limit": record.limit,
         "gatepost.shared_audience": record.shared_audience,
         "enduser.id": caller.subject if caller else "",
         "gatepost.issuer": caller.issuer if caller else "",

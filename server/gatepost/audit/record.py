@@ -70,6 +70,8 @@ class Body(msgspec.Struct, frozen=True, kw_only=True, omit_defaults=True, gc=Fal
     """How many calls of other tools led to this one."""
     times: int = 1
     """So many refusals that differ in nothing but their time."""
+    limit: str = ""
+    """Which of `[limits]` has refused: the `caller`'s, `tenant`'s, `tool`'s, or the `server`'s."""
     subject_kind: str = ""
     """Whether a person called ("user") or a machine ("client")."""
     shared_audience: bool = False

@@ -31,6 +31,7 @@ class Record(msgspec.Struct, frozen=True, kw_only=True):
     approval: str
     depth: int
     times: int
+    limit: str
     subject_kind: str
     shared_audience: bool
     details: Mapping[str, str]
@@ -69,7 +70,8 @@ class Trail:
     async def usage(self, tenant: str, *, since: float, bucket_s: int) -> list[Count]:
         """
         How many records of each kind, tool and outcome there are in each slice of so many seconds,
-        from *since* (seconds since the epoch) to now; slices without any are left out.
+        from *since* (seconds since the epoch) to now, and of refusals by a limit how many calls
+        they were; slices without any are left out.
         """
         return await self._records.of(tenant).trail.count(int(since * 1000), bucket_s * 1000)
 
@@ -93,6 +95,7 @@ def read(row: Row) -> Record:
         approval=body.approval,
         depth=body.depth,
         times=body.times,
+        limit=body.limit,
         subject_kind=body.subject_kind,
         shared_audience=body.shared_audience,
         details=body.details,

@@ -10,6 +10,7 @@ import click
 
 from gatepost.approvals.erasure import forget
 from gatepost.audit.erasure import Erasure as Record
+from gatepost.callers import forget_person
 from gatepost.commands.configuration import administrator, config_option
 from gatepost.commands.stores import EVERY_TENANT, Stores, at_stores, checked, configured
 from gatepost.config.references import plain
@@ -146,6 +147,8 @@ async def forgotten(whom: Whom, yes: bool, reason: str, stores: Stores) -> bool:
         gone += some
     gone += await forget(records.of(tenant_id), issuer, subject)
     click.echo(f"removed {gone} records")
+    if await forget_person(records.of(tenant_id), issuer, subject):
+        click.echo("forgot that this person has called lately")
     click.echo("Files in the tenant's workspace are no one person's, and stay.")
     if stores.keyring is not None:
         record = Record(records, stores.keyring)

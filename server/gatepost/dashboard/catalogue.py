@@ -1,18 +1,20 @@
 """Every tool that is served, who may call it, and why not."""
 
 import hashlib
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Awaitable, Callable, Iterable, Mapping, Sequence
 from typing import Literal
 
 import msgspec
 
 from gatepost.approvals.policy import Demand, Plan
+from gatepost.callers import KEPT_S
 from gatepost.dashboard.sheet import Sheet
 from gatepost.dashboard.visit import Answer, Visit
-from gatepost.tools.api import Tool
-from gatepost.tools.registry import Registry
+from gatepost.tools.api import Call, Tool
+from gatepost.tools.registry import UnknownTool
+from gatepost.tools.runner import Runner
 from gatepost_authz.caller import TenantContext
-from gatepost_authz.errors import InsufficientAuthentication
+from gatepost_authz.errors import InsufficientAuthentication, InsufficientScope
 from gatepost_authz.scopes import Implications
 
 Level = Literal["may", "asks", "steps_up", "may_not"]
@@ -30,10 +32,10 @@ class Standing(msgspec.Struct, frozen=True):
 
 
 class Somebody(msgspec.Struct, frozen=True, kw_only=True):
-    """Whom the page judges: a caller seen lately, or only scopes that were entered."""
+    """Whom the page judges: a caller seen lately, or (not *known*) scopes that were entered."""
 
-    scopes: frozenset[str]
-    caller: TenantContext | None = None
+    caller: TenantContext
+    known: bool
     implied: frozenset[str] = frozenset()
     """Of the scopes those that others brought along."""
 
@@ -47,8 +49,8 @@ class Row(msgspec.Struct, frozen=True, kw_only=True):
     standing: Standing | None = None
 
 
-Seen = Callable[[str, int], Sequence[TenantContext]]
-"""So many callers of a tenant that this process has seen, the latest first."""
+Seen = Callable[[str, int], Awaitable[Sequence[TenantContext]]]
+"""So many callers of a tenant that any process has seen lately, the latest first."""
 
 
 class Catalogue:
@@ -58,39 +60,36 @@ class Catalogue:
         self,
         sheet: Sheet,
         *,
-        registry: Callable[[], Registry],
+        runner: Callable[[], Runner],
         plan: Callable[[], Plan],
         seen: Seen,
         baseline: frozenset[str],
         implied: Mapping[str, Sequence[str]],
     ) -> None:
-        self._sheet, self._registry, self._plan, self._seen = sheet, registry, plan, seen
+        self._sheet, self._runner, self._plan, self._seen = sheet, runner, plan, seen
         self._baseline, self._implications = baseline, Implications(implied)
 
     async def show(self, visit: Visit) -> Answer:
         """All tools, judged for whom the visitor has chosen."""
-        query, callers = visit.query, self._seen(visit.tenant, MOST_CALLERS)
+        query, callers = visit.query, await self._seen(visit.tenant, MOST_CALLERS)
         chosen = query.get("caller", "")
         caller = next((one for one in callers if key_of(one) == chosen), None)
         entered = query.get("scopes", "")[:MOST_SCOPES]
-        somebody = self._somebody(caller, entered) if caller or "scopes" in query else None
-        registry, plan = self._registry(), self._plan()
+        somebody = None
+        if caller is not None:
+            somebody = Somebody(caller=caller, known=True)
+        elif "scopes" in query:
+            somebody = self._entered(visit.tenant, entered)
+        runner, plan, baseline = self._runner(), self._plan(), self._baseline
         rows = [
             Row(
                 tool=tool,
                 rules=rules_of(plan.get(tool.name)),
-                standing=standing(
-                    tool,
-                    somebody,
-                    self._baseline,
-                    registry.obtainable,
-                    plan,
-                    now=self._sheet.clock(),
-                )
+                standing=standing(tool, somebody.caller, runner, plan, baseline=baseline)
                 if somebody
                 else None,
             )
-            for tool in registry.tools.values()
+            for tool in runner.registry.tools.values()
         ]
         return self._sheet.page(
             "tools.html",
@@ -99,17 +98,25 @@ class Catalogue:
             packs=_by_pack(rows),
             count=len(rows),
             callers=[(key_of(one), one) for one in callers],
+            kept=f"{KEPT_S / 86_400:g} days",
             chosen=chosen if caller else "",
             entered=entered,
             somebody=somebody,
         )
 
-    def _somebody(self, caller: TenantContext | None, entered: str) -> Somebody:
-        if caller is not None:
-            return Somebody(scopes=caller.scopes, caller=caller)
+    def _entered(self, tenant: str, entered: str) -> Somebody:
         given = frozenset(entered.replace(",", " ").split())
         held = self._implications.expand(given)
-        return Somebody(scopes=held, implied=held - given)
+        nobody = TenantContext(
+            tenant_id=tenant,
+            issuer="",
+            subject="",
+            subject_kind="user",
+            resource="",
+            expires_at=0,
+            scopes=held,
+        )
+        return Somebody(caller=nobody, known=False, implied=held - given)
 
 
 def key_of(caller: TenantContext) -> str:
@@ -120,22 +127,28 @@ def key_of(caller: TenantContext) -> str:
 
 def standing(
     tool: Tool,
-    somebody: Somebody,
-    baseline: frozenset[str],
-    obtainable: frozenset[str],
+    caller: TenantContext,
+    runner: Runner,
     plan: Plan,
     *,
-    now: float,
+    baseline: frozenset[str] = frozenset(),
 ) -> Standing:
-    """Whether somebody with these scopes may call the tool, by the rules that calls meet."""
-    if missing := baseline - somebody.scopes:
-        return Standing("may_not", f"Every request needs {_list(missing)}.")
-    missing = tool.scopes - somebody.scopes
-    if out_of_reach := missing - obtainable:
-        return Standing("may_not", f"Lacks {_list(out_of_reach)}: the tool is unknown to it.")
-    if missing:
-        return Standing("steps_up", f"Lacks {_list(missing)}, which its client may ask for.")
-    if not _suffices(tool, somebody.caller, now):
+    """Whether the caller may call the tool: what the gate and the runner would say to a call."""
+    call = Call(caller=caller, name=tool.name, arguments=b"", request_id="")
+    try:
+        caller.require(baseline)
+    except InsufficientScope as missing:
+        lacks = _list({*missing.scopes} - caller.scopes)
+        return Standing("may_not", f"Every request needs {lacks}.")
+    try:
+        runner.allowed(call)
+    except UnknownTool:
+        lacks = _list(runner.registry.withheld(tool, caller))
+        return Standing("may_not", f"Lacks {lacks}: the tool is unknown to it.")
+    except InsufficientScope as missing:
+        lacks = _list({*missing.scopes} - caller.scopes)
+        return Standing("steps_up", f"Lacks {lacks}, which its client may ask for.")
+    except InsufficientAuthentication:
         return Standing("steps_up", f"Needs a sign-in {_signin(tool)}.")
     demand = plan.get(tool.name)
     if demand is None:
@@ -166,19 +179,6 @@ def _by_pack(rows: Iterable[Row]) -> Mapping[str, list[Row]]:
     for row in rows:
         packs.setdefault(row.tool.pack, []).append(row)
     return dict(sorted(packs.items()))
-
-
-def _suffices(tool: Tool, caller: TenantContext | None, now: float) -> bool:
-    """Whether the sign-in is good enough; of entered scopes nobody knows one."""
-    if not tool.acr_values and tool.max_age_s is None:
-        return True
-    if caller is None:
-        return False
-    try:
-        caller.require_authentication(tool.acr_values, tool.max_age_s, now=now)
-    except InsufficientAuthentication:
-        return False
-    return True
 
 
 def _signin(tool: Tool) -> str:

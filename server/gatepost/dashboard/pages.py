@@ -1,6 +1,7 @@
 """The pages there are."""
 
 from gatepost.audit.trail import Trail
+from gatepost.config.references import plain
 from gatepost.dashboard.catalogue import Catalogue
 from gatepost.dashboard.evidence import Evidence
 from gatepost.dashboard.grants import Grants
@@ -26,9 +27,9 @@ def pages(config: Config, services: Services, view: View) -> tuple[Page, ...]:
     review = Review(sheet, desk, live, targets=targets, tools=lambda: services.registry.tools)
     catalogue = Catalogue(
         sheet,
-        registry=lambda: services.registry,
+        runner=lambda: services.runner,
         plan=lambda: desk.plan,
-        seen=services.decisions.seen,
+        seen=services.callers.lately,
         baseline=frozenset(config.scopes.baseline),
         implied=config.scopes.implied,
     )
@@ -39,7 +40,8 @@ def pages(config: Config, services: Services, view: View) -> tuple[Page, ...]:
         trail=trail,
         limits=services.limits,
         tools=lambda: services.registry.tools,
-        seen=services.decisions.seen,
+        several=plain(config.storage.database).startswith("postgresql:"),
+        seen=services.callers.lately,
     )
     one = "/approvals/{id}"
     return (

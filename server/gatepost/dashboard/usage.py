@@ -64,7 +64,7 @@ class ToolUse(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Usage:
-    """The page of limits and usage."""
+    """The page of limits and usage; *several*: its database is one for many processes."""
 
     def __init__(
         self,
@@ -74,9 +74,10 @@ class Usage:
         limits: Limits,
         tools: Callable[[], Iterable[str]],
         seen: Seen,
+        several: bool,
     ) -> None:
         self._sheet, self._trail, self._limits = sheet, trail, limits
-        self._tools, self._seen = tools, seen
+        self._tools, self._seen, self._several = tools, seen, several
 
     async def show(self, visit: Visit) -> Answer:
         """The last day, or the last week."""
@@ -85,7 +86,7 @@ class Usage:
         since = (now - span.length_s) // span.step_s * span.step_s + span.step_s
         counts = await self._trail.usage(visit.tenant, since=since, bucket_s=span.step_s)
         # One bucket each, whatever clients and tokens they use.
-        seen = self._seen(visit.tenant, CALLERS)
+        seen = await self._seen(visit.tenant, CALLERS)
         callers = list({one.principal_key: one for one in seen}.values())
         levels = await self._limits.levels(
             visit.tenant, tools=sorted(self._tools()), callers=callers
@@ -101,6 +102,8 @@ class Usage:
             buckets=[bucket_meter(one) for one in levels.buckets],
             places=[place_meter(one) for one in levels.places],
             levels=levels,
+            refused=refused_by(counts),
+            several=self._several,
         )
 
 
@@ -109,7 +112,7 @@ def slots_of(counts: Iterable[Count], since: float, span: Span, now: float) -> l
     by_slot: Counter[tuple[int, str]] = Counter()
     for one in counts:
         if (kind := kind_of(one)) is not None:
-            by_slot[int((one.at / 1000 - since) // span.step_s), kind] += one.records
+            by_slot[int((one.at / 1000 - since) // span.step_s), kind] += one.number
     number = int((now - since) // span.step_s) + 1
     return [
         Slot(since + at * span.step_s, tuple(by_slot[at, kind] for kind in KINDS))
@@ -124,9 +127,9 @@ def tools_of(counts: Iterable[Count]) -> list[ToolUse]:
     for one in counts:
         if (kind := kind_of(one)) is None:
             continue
-        kinds.setdefault(one.tool, Counter())[kind] += one.records
+        kinds.setdefault(one.tool, Counter())[kind] += one.number
         if kind not in {"answered", "asked"}:
-            outcomes.setdefault(one.tool, Counter())[one.outcome] += one.records
+            outcomes.setdefault(one.tool, Counter())[one.outcome] += one.number
     most = max((found.total() for found in kinds.values()), default=1)
     used = [
         ToolUse(
@@ -140,8 +143,17 @@ def tools_of(counts: Iterable[Count]) -> list[ToolUse]:
     return sorted(used, key=lambda one: (-one.total, one.tool))
 
 
+def refused_by(counts: Iterable[Count]) -> list[tuple[str, int]]:
+    """How many calls each kind of limit has refused, the most first; "": none of `[limits]`."""
+    refused: Counter[str] = Counter()
+    for one in counts:
+        if (one.kind, one.outcome) == ("refusal", "rate_limit"):
+            refused[one.limit] += one.number
+    return refused.most_common()
+
+
 def kind_of(count: Count) -> str | None:
-    """Which of `KINDS` a record counts as; None: it is about no call."""
+    """Which of `KINDS` these count as; None: they are about no call."""
     if count.kind not in {"call", "refusal"}:
         return None
     if count.outcome in ASKED:
@@ -159,8 +171,8 @@ def bucket_meter(level: BucketLevel) -> tuple[Meter, BucketLevel]:
 
 def place_meter(level: PlaceLevel) -> tuple[Meter, PlaceLevel]:
     """How many of the places are taken."""
-    most = float(level.most or 0)
-    return Meter(label=_label(level.kind, level.name), used=level.everywhere, most=most), level
+    label = _label(level.kind, level.name)
+    return Meter(label=label, used=level.everywhere, most=level.most), level
 
 
 def _label(kind: str, name: str) -> str:

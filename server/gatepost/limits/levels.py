@@ -1,11 +1,11 @@
 """How far a tenant has used up what it may do, for whoever looks after it."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 
 import msgspec
 
 from gatepost.limits.tally import Tally
-from gatepost.limits.terms import ANY, Kind, Row
+from gatepost.limits.terms import ANY, LINE, Kind, Row
 from gatepost.stores.allowance import Slot, Spending
 from gatepost.stores.api import Relay, StoreUnavailable
 
@@ -22,29 +22,26 @@ class BucketLevel(msgspec.Struct, frozen=True):
 
 
 class PlaceLevel(msgspec.Struct, frozen=True):
-    """Calls that run at once, here and in all processes together; ``most`` None: any number."""
+    """Calls that run at once, here and in all processes together, and how many may."""
 
     kind: Kind
     name: str
-    most: int | None
+    most: int
     here: int
     everywhere: int
 
 
 class Levels(msgspec.Struct, frozen=True):
-    """All of one tenant, and how full this process is."""
+    """All of one tenant: of all processes, where they count together and answer."""
 
     buckets: tuple[BucketLevel, ...]
     places: tuple[PlaceLevel, ...]
     waiting: int
-    """Calls of the tenant that wait here for their turn."""
-    refused: Mapping[Kind, int]
-    """Refusals of this process since its start, by the limit that refused."""
-    running: int
-    """Calls of all tenants that run in this process."""
-    most: int | None
+    """Calls of the tenant that wait for their process to have room."""
+    shared: bool
+    """Whether processes count together; else each has limits of its own."""
     together: bool
-    """Whether all processes were asked; else what is told of them is this one's."""
+    """Whether that is what is told: who counts together answered, or there is nobody to ask."""
 
 
 async def levels(
@@ -52,7 +49,7 @@ async def levels(
 ) -> Levels:
     """See `Limits.levels`."""
     buckets = [row for row in rows if row.bound.rate]
-    places = [row for row in rows if row.kind == "tenant" or row.bound.most != ANY]
+    places = [row for row in rows if row.bound.most != ANY]
     held = [
         tally.buckets.held(row.here, now, rate=row.bound.rate, burst=row.bound.burst)
         for row in buckets
@@ -60,27 +57,25 @@ async def levels(
     running = tally.running
     here = [running.get(row.here, 0) for row in places]
     everywhere = here
+    waiting = tally.queue.waiting_of(tenant)
     told = await _told(relay, tenant, buckets, places)
     if told is not None:
-        held = told[: len(buckets)]
-        # A place without a bound is counted here only.
-        everywhere = [
-            max(int(one), own) for one, own in zip(told[len(buckets) :], here, strict=True)
+        held, others = told[: len(buckets)], told[len(buckets) :]
+        # What this process has taken it may not have told yet.
+        *everywhere, waiting = [
+            max(int(one), own) for one, own in zip(others, [*here, waiting], strict=True)
         ]
-    queue = tally.queue
     return Levels(
         buckets=tuple(
             BucketLevel(row.kind, row.name, row.bound.rate, row.bound.burst, max(level, 0.0))
             for row, level in zip(buckets, held, strict=True)
         ),
         places=tuple(
-            PlaceLevel(row.kind, row.name, _number(row.bound.most), own, together)
+            PlaceLevel(row.kind, row.name, int(row.bound.most), own, together)
             for row, own, together in zip(places, here, everywhere, strict=True)
         ),
-        waiting=queue.waiting_of(tenant),
-        refused=tally.refusals(tenant),
-        running=queue.running,
-        most=_number(queue.most),
+        waiting=waiting,
+        shared=relay is not None,
         together=relay is None or told is not None,
     )
 
@@ -88,15 +83,12 @@ async def levels(
 async def _told(
     relay: Relay | None, tenant: str, buckets: Sequence[Row], places: Sequence[Row]
 ) -> list[float] | None:
-    """What all processes know together; None where nobody answers that."""
+    """What all processes know together, last how many calls wait; None where nobody answers."""
     if relay is None:
         return None
     spendings = [Spending(row.shared, row.bound.rate, row.bound.burst) for row in buckets]
+    slots = [*(Slot(row.shared, 0) for row in places), *LINE]
     try:
-        return await relay.of(tenant).levels(spendings, [Slot(row.shared, 0) for row in places])
+        return await relay.of(tenant).levels(spendings, slots)
     except StoreUnavailable:
         return None
-
-
-def _number(most: float) -> int | None:
-    return None if most == ANY else int(most)

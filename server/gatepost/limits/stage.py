@@ -13,7 +13,7 @@ from gatepost.limits.account import Account, Key
 from gatepost.limits.levels import Levels, levels
 from gatepost.limits.queue import Queue
 from gatepost.limits.tally import Tally
-from gatepost.limits.terms import ANY, Bound, Kind, Terms, rows_of
+from gatepost.limits.terms import ANY, LINE, Bound, Kind, Terms, rows_of
 from gatepost.stores.api import Relay, StoreUnavailable, TenantRelay
 from gatepost.tools.api import Call, Failure, Offer, Outcome
 from gatepost.tools.client import NOBODY
@@ -83,7 +83,7 @@ class Limits:
             if refusal := await self._shared(account.relay, call, account):
                 return refusal
         elif not account.take(now := self.monotonic()):
-            return self._refused(call, *account.shortage(now))
+            return refusal_by(*account.shortage(now))
         queue = account.queue
         if queue is not None:
             if queue.running < queue.most:
@@ -113,30 +113,29 @@ class Limits:
             log.warning("limits_counted_here", request_id=call.request_id)
             now = self.monotonic()
             if not account.take(now):
-                return self._refused(call, *account.shortage(now))
+                return refusal_by(*account.shortage(now))
             relay.hold(account.slots)
             return None
         if denial is not None:
-            return self._refused(call, account.kinds[denial.at], denial.wait_s)
+            return refusal_by(account.kinds[denial.at], denial.wait_s)
         for place in account.places:
             place.taken += 1
         return None
 
     async def _queued(self, queue: Queue, call: Call, account: Account) -> Outcome | None:
         """Wait for a place in the process; a refusal where none comes."""
-        let_in = False
+        let_in, relay = False, account.relay
+        if relay is not None:
+            relay.hold(LINE)
         try:
             let_in = await queue.enter(account.tenant, call.caller.principal_key)
         finally:
+            if relay is not None:
+                relay.leave(LINE)
             if not let_in:
                 queue.running += 1  # as if it had come in, and leaves with all that it has
                 account.leave()
-        return None if let_in else self._refused(call, "server", queue.within_s)
-
-    def _refused(self, call: Call, by: Kind, wait_s: float) -> Outcome:
-        self.tally.refused(call.caller.tenant_id, by)
-        wait = max(1, math.ceil(wait_s))
-        return Outcome(failure=Failure("rate_limit", EXCEEDED, retry_after=wait, limit=by))
+        return None if let_in else refusal_by("server", queue.within_s)
 
     @property
     def limits_nothing(self) -> bool:
@@ -150,11 +149,17 @@ class Limits:
     ) -> Levels:
         """
         What *tenant* has used up, by its own limits, those of these *tools*, and of these *callers*
-        of it; takes nothing. Tools without a limit are left out.
+        of it; takes nothing. Who has no limit is left out.
         """
         principals = [caller.principal_key for caller in callers]
         rows = rows_of(self.terms, tenant, tools, principals)
         return await levels(self.tally, self.relay, tenant, rows, now=self.monotonic())
+
+
+def refusal_by(limit: Kind, wait_s: float) -> Outcome:
+    """What a call answers that this limit has refused."""
+    wait = max(1, math.ceil(wait_s))
+    return Outcome(failure=Failure("rate_limit", EXCEEDED, retry_after=wait, limit=limit))
 
 
 class Seat(msgspec.Struct, gc=False):

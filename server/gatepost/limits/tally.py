@@ -1,18 +1,15 @@
-"""What this process counts by itself: spent tokens, running calls, refusals."""
+"""What this process counts by itself: spent tokens, running calls."""
 
-from collections import Counter
 from collections.abc import Hashable, Mapping
 from weakref import WeakValueDictionary
 
 from gatepost.limits.account import Account, Key
 from gatepost.limits.queue import Place, Queue
-from gatepost.limits.terms import ANY, Kind, Row, Terms, rows_of
+from gatepost.limits.terms import ANY, Row, Terms, rows_of
 from gatepost.stores.allowance import Slot, Spending
 from gatepost.stores.api import Relay
 from gatepost.stores.bucket import Buckets
 
-MOST_REFUSALS = 10_000
-"""Tenants whose refusals are counted."""
 MOST_ACCOUNTS = 10_000
 """Accounts that are kept; one that is needed again is made again, for some microseconds."""
 
@@ -27,7 +24,6 @@ class Tally:
         self.places: WeakValueDictionary[Hashable, Place] = WeakValueDictionary()
         """By tenant, and by tenant and tool, as long as an account is kept or a call holds it."""
         self.queue = Queue(self.places)
-        self._refused: dict[str, Counter[Kind]] = {}
 
     def account(self, key: Key, terms: Terms, now: float, relay: Relay | None) -> Account:
         """The account of that key by these terms."""
@@ -74,16 +70,3 @@ class Tally:
     def running(self) -> Mapping[Hashable, int]:
         """Calls by tenant, and by tenant and tool, that have a place or wait for their turn."""
         return {name: place.taken for name, place in self.places.items() if place.taken}
-
-    def refused(self, tenant: str, by: Kind) -> None:
-        """Count a refusal."""
-        counted = self._refused.get(tenant)
-        if counted is None:
-            if len(self._refused) >= MOST_REFUSALS:
-                del self._refused[next(iter(self._refused))]
-            counted = self._refused[tenant] = Counter()
-        counted[by] += 1
-
-    def refusals(self, tenant: str) -> dict[Kind, int]:
-        """How often each kind of limit has refused a call of that tenant, since the start."""
-        return dict(self._refused.get(tenant, {}))

@@ -7,11 +7,14 @@ from typing import Literal, Protocol
 import msgspec
 
 from gatepost.limits.settings import NamedToolAllowance, TenantAllowance, ToolAllowance
+from gatepost.stores.allowance import Slot
 from gatepost_authz.caller import TenantContext
 
 SECONDS_AT_ONCE = 2.0
 """A burst that nobody has set lets so many seconds' calls come at once."""
 ANY = math.inf
+LINE = (Slot("line", 0),)
+"""Where processes count together how many of a tenant's calls wait for room; it has no bound."""
 
 Kind = Literal["caller", "tenant", "tool", "server"]
 """Which limit has refused a call; "server" is this process with all its places taken."""

@@ -186,13 +186,16 @@ class Entry(msgspec.Struct, frozen=True, kw_only=True):
     value: bytes
     revision: int
     updated_at: float
+    expires_at: float | None = None
+    """When it may go; None: it stays until somebody deletes it."""
 
 
 class Entries(Protocol):
     """
     What one tenant keeps of one subject, by key: secrets, approved scripts, loaded APIs.
 
-    Values are opaque here and stay until somebody deletes them. A key of more than `MOST_KEY`
+    Values are opaque here and stay until somebody deletes them, or some time after they expire: by
+    a revision nobody may tell an expired one from one made anew. A key of more than `MOST_KEY`
     characters and a value of more than `MOST_VALUE` bytes raise EntryRefused when they are put.
     """
 
@@ -202,7 +205,15 @@ class Entries(Protocol):
     async def all(self) -> list[Entry]:
         """Every entry of the subject, by key."""
 
-    async def put(self, key: str, value: bytes, *, now: float, revision: int | None = None) -> bool:
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        now: float,
+        revision: int | None = None,
+        expires_at: float | None = None,
+    ) -> bool:
         """
         Keep *value* under *key*, durably; raises EntryRefused.
 

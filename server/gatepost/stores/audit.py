@@ -10,8 +10,10 @@ from typing import Protocol
 
 import msgspec
 
-Sort = tuple[str, str, str]
-"""Kind, tool and outcome of a record."""
+Sort = tuple[str, str, str] | tuple[str, str, str, str, int]
+"""
+Kind, tool and outcome of a record; where it names a limit, also that and how often it has refused.
+"""
 
 
 class Draft(msgspec.Struct, frozen=True, gc=False):
@@ -46,6 +48,16 @@ class Row(msgspec.Struct, frozen=True, gc=False):
     side: str | None
     hash: bytes
     """SHA-256 of the previous record's hash and the body."""
+    limit: str = ""
+    """Part of the body: which limit has refused."""
+    times: int = 1
+    """Part of the body where that names a limit: so many refusals are one record."""
+
+    @property
+    def sort(self) -> Sort:
+        """What it is counted as."""
+        usual = (self.kind, self.tool, self.outcome)
+        return (*usual, self.limit, self.times) if self.limit else usual
 
 
 class Segment(msgspec.Struct, frozen=True, gc=False):
@@ -63,7 +75,10 @@ class Segment(msgspec.Struct, frozen=True, gc=False):
     until: int
     """The latest."""
     counts: str
-    """How many there are of each sort: JSON, ``[[kind, tool, outcome, number], …]``."""
+    """
+    How many there are of each sort: JSON, ``[[kind, tool, outcome, number], …]``; where records
+    name a limit, how often it has refused: ``[kind, tool, outcome, limit, number]``.
+    """
     records: str
     """JSON, see `gatepost.stores.segment`."""
 
@@ -110,14 +125,19 @@ class Question(msgspec.Struct, frozen=True, kw_only=True):
 
 
 class Count(msgspec.Struct, frozen=True):
-    """How many records of one tool ended one way within one slice of time."""
+    """
+    How many records of one tool ended one way within one slice of time; where they name a limit,
+    how many calls it has refused, since many can be one record.
+    """
 
     at: int
     """When the slice begins, in milliseconds since the epoch."""
     kind: str
     tool: str
     outcome: str
-    records: int
+    number: int
+    limit: str = ""
+    """Which of our limits has refused; records that do not say it count once each."""
 
 
 Batch = Mapping[str, Sequence[Draft]]
@@ -151,7 +171,7 @@ class TenantTrail(Protocol):
         """Its records that the question is about, the newest first."""
 
     async def count(self, since: int, slice_ms: int) -> list[Count]:
-        """How many records there are since a time, slice by slice."""
+        """How much there is since a time, slice by slice."""
 
     async def checkpoints(self) -> list[Checkpoint]:
         """Its checkpoints, in their order."""

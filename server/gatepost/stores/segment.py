@@ -49,6 +49,8 @@ class _Said(msgspec.Struct):
     kind: str
     tool: str = ""
     outcome: str = ""
+    limit: str = ""
+    times: int = 1
 
 
 class _Side(msgspec.Struct):
@@ -59,8 +61,8 @@ class _Caller(msgspec.Struct):
     subject: str
 
 
-Counts = Counter[tuple[int, str, str, str]]
-"""How many records there are of each slice, kind, tool and outcome."""
+Counts = Counter[tuple[int, str, str, str, str]]
+"""How many there are of each slice, kind, tool, outcome and limit."""
 
 _encode = msgspec.json.encode
 _elements = msgspec.json.Decoder(list[_Element]).decode
@@ -68,7 +70,7 @@ _element = msgspec.json.Decoder(_Element).decode
 _said = msgspec.json.Decoder(_Said).decode
 _side = msgspec.json.Decoder(_Side).decode
 _caller = msgspec.json.Decoder(_Caller).decode
-_counts = msgspec.json.Decoder(list[tuple[str, str, str, int]]).decode
+_counts = msgspec.json.Decoder(list[tuple[str | int, ...]]).decode
 _UNREADABLE = (msgspec.DecodeError, ValueError, TypeError, RecursionError)
 
 
@@ -98,7 +100,14 @@ def segments(
 
 def tally(sorts: Iterable[Sort]) -> str:
     """What a segment says of so many sorts."""
-    return _encode([(*sort, number) for sort, number in sorted(Counter(sorts).items())]).decode()
+    counted: Counter[tuple[str, ...]] = Counter()
+    for sort, number in Counter(sorts).items():
+        if len(sort) == 3:
+            counted[sort] += number
+        else:
+            *which, times = sort
+            counted[(*which,)] += number * times
+    return _encode([(*sort, number) for sort, number in sorted(counted.items())]).decode()
 
 
 def _cuts(elements: Sequence[bytes]) -> Iterator[tuple[int, int]]:
@@ -161,6 +170,8 @@ def _row(number: int, one: _Element) -> Row:
         body.decode(),
         side,
         bytes.fromhex(one.hash),
+        said.limit,
+        said.times if said.limit else 1,
     )
 
 
@@ -216,7 +227,7 @@ def remainder(segment: Segment, through: int) -> list[Segment]:
 
 def kept(first: int, rows: Sequence[Row]) -> list[Segment]:
     """The records from that number on as few segments."""
-    sorts = [(row.kind, row.tool, row.outcome) for row in rows]
+    sorts = [row.sort for row in rows]
     return segments(first, [*map(_written, rows)], [row.at for row in rows], sorts)
 
 
@@ -269,21 +280,29 @@ def summed(found: Iterable[Segment], since: int, slice_ms: int) -> Counts:
             continue
         for row in rows_of(one):
             if row.at >= since:
-                counts[row.at - row.at % slice_ms, row.kind, row.tool, row.outcome] += 1
+                at = row.at - row.at % slice_ms
+                counts[at, row.kind, row.tool, row.outcome, row.limit] += row.times
     return counts
 
 
 def repeated(first: int, counts: str, at: int, times: int) -> Counts:
     """What so many segments say, of which that is the first, all about the slice *at*."""
+    found: Counts = Counter()
     try:
         said = _counts(counts)
     except _UNREADABLE:
         raise Damaged(first) from None
-    return Counter(
-        {(at, kind, tool, outcome): number * times for kind, tool, outcome, number in said}
-    )
+    for one in said:
+        match one:
+            case (str(kind), str(tool), str(outcome), int(number)):
+                found[at, kind, tool, outcome, ""] += number * times
+            case (str(kind), str(tool), str(outcome), str(limit), int(number)):
+                found[at, kind, tool, outcome, limit] += number * times
+            case _:
+                raise Damaged(first)
+    return found
 
 
 def listed(found: Counts) -> list[Count]:
     """The counts in their order."""
-    return [Count(*key, found[key]) for key in sorted(found)]
+    return [Count(*key[:4], found[key], key[4]) for key in sorted(found)]

@@ -105,6 +105,10 @@ class Registry:
             raise UnknownTool(name)
         return self.tools[name]
 
+    def withheld(self, tool: Tool, caller: TenantContext) -> frozenset[str]:
+        """The scopes for want of which a tool is unknown to the caller; none where it is not."""
+        return self._offers["tool"][tool.name][1] - caller.scopes
+
     def visible(self, caller: TenantContext) -> Visible:
         """What this caller may see; the same object for the same permissions."""
         held = caller.scopes & self._deciding

@@ -194,7 +194,7 @@ class Runner:
         return outcome
 
     async def _run(self, call: Call, guards: list[Guard]) -> Outcome:
-        offer = self._allowed(call)
+        offer = self.allowed(call)
         tenant, redaction = call.caller.tenant_id, self.redaction
         if (redactor := redaction.at_hand(tenant)) is None:
             await redaction.ready(tenant)
@@ -231,8 +231,11 @@ class Runner:
         clean = guard.promptly(outcome) or await guard.apart(outcome)
         return fit(clean, offer, self.max_result_bytes)
 
-    def _allowed(self, call: Call) -> Offer:
-        """What the call is for, which its caller may use."""
+    def allowed(self, call: Call) -> Offer:
+        """
+        What the call is for, which its caller may use; raises Unknown, InsufficientScope or
+        InsufficientAuthentication. Whoever tells what calls would meet asks here, too.
+        """
         try:
             offer = self.registry.offer(call.kind, call.name, call.caller)
         except Unknown as unknown:

@@ -117,6 +117,9 @@ class MemoryTenant:
         over += [(approvals, key) for key, one in approvals.items() if one.expires_at <= now]
         over += [(grants, key) for key, one in grants.items() if one.expires_at <= now]
         over += [(notices, key) for key, item in notices.items() if item.expires_at <= now]
+        for kept in (entries.held for entries in self._entries.values()):
+            ends = [(key, one.expires_at) for key, one in kept.items()]
+            over += [(kept, key) for key, end in ends if end is not None and end <= now]
         for held, key in over:
             del held[key]
         return len(over)
@@ -234,14 +237,24 @@ class MemoryEntries:
         """See `Entries`."""
         return sorted(self.held.values(), key=lambda entry: entry.key)
 
-    async def put(self, key: str, value: bytes, *, now: float, revision: int | None = None) -> bool:
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        now: float,
+        revision: int | None = None,
+        expires_at: float | None = None,
+    ) -> bool:
         """See `Entries`."""
         fits(key, value)
         kept = self.held.get(key)
         if revision is not None and revision != (kept.revision if kept else 0):
             return False
         after = (kept.revision if kept else self._gone) + 1
-        self.held[key] = Entry(key=key, value=value, revision=after, updated_at=now)
+        self.held[key] = Entry(
+            key=key, value=value, revision=after, updated_at=now, expires_at=expires_at
+        )
         return True
 
     async def delete(self, key: str) -> bool:

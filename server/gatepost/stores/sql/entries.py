@@ -49,7 +49,7 @@ def _put(dialect: str, *, anew: bool) -> Any:
             "value": insert.excluded.value,
             "revision": ENTRIES.c.revision + 1,
             "updated_at": insert.excluded.updated_at,
-            "expires_at": null(),
+            "expires_at": insert.excluded.expires_at,
         },
         where=ENTRIES.c.value.is_(None) if anew else None,
     )
@@ -75,10 +75,18 @@ class SqlEntries:
         # Not the database's order, which is its locale's.
         return sorted((Entry(**row._mapping) for row in found), key=lambda entry: entry.key)
 
-    async def put(self, key: str, value: bytes, *, now: float, revision: int | None = None) -> bool:
+    async def put(
+        self,
+        key: str,
+        value: bytes,
+        *,
+        now: float,
+        revision: int | None = None,
+        expires_at: float | None = None,
+    ) -> bool:
         """See `Entries`."""
         fits(key, value)
-        values: dict[str, Any] = {"value": value, "updated_at": now}
+        values: dict[str, Any] = {"value": value, "updated_at": now, "expires_at": expires_at}
         if revision:
             values |= {**self._this(key), "its_revision": revision, "revision": revision + 1}
             return await self._database.change(_REPLACE, values) == 1

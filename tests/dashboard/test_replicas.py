@@ -1,0 +1,216 @@
+"""The pages of tools and usage are the same at every replica, and after a restart."""
+
+import asyncio
+import re
+import time
+from collections.abc import Iterator
+from contextlib import ExitStack, contextmanager
+from html import unescape
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+import httpx2
+import msgspec
+import pytest
+
+from gatepost.commands import erase
+from gatepost.commands.serve import listening
+from gatepost.commands.stores import Stores
+from gatepost.cutoffs.order import revocation
+from gatepost.limits.settings import NamedToolAllowance
+from gatepost.settings import Config, LimitsSettings, StorageSettings
+from gatepost.stores.cutoffs import CutOff
+from tests.dashboard.site import Guest
+from tests.dashboard.studio import Studio, studio
+from tests.support.inside import Inside
+from tests.support.postgres import Postgres
+from tests.support.sockets import free_port
+from tests.support.valkey import Valkey
+from tests.support.waiting import eventually
+
+WITHIN_S = 30
+LIMITS = LimitsSettings(
+    requests_per_second=1_000,
+    burst=1_000,
+    tools={"whoami": NamedToolAllowance(requests_per_second=0.001, burst=2)},
+)
+PROCESSES = "Each process has limits of its own"
+
+
+class Pair:
+    """A company with two replicas: agents call at the one, and people look at the other."""
+
+    def __init__(self, company: Studio, other: Inside, port: int) -> None:
+        self.company, self.other, self.port = company, other, port
+
+    def page(self, guest: Guest, below: str) -> str:
+        """A page of the other replica, in the session that was begun at the first."""
+        answer = guest.http.get(
+            f"http://127.0.0.1:{self.port}{guest.site.base}{below}",
+            headers={"host": urlsplit(guest.site.origin).netloc},
+        )
+        assert answer.status_code == 200, answer.text
+        return unescape(answer.text)
+
+    def shows(self, guest: Guest, below: str, *words: str) -> None:
+        """Return once that page of the other replica has all the words."""
+
+        def is_so() -> bool:
+            page = self.page(guest, below)
+            return all(word in page for word in words)
+
+        eventually(is_so, within=WITHIN_S)
+
+    def hides(self, guest: Guest, below: str, word: str) -> None:
+        """Return once neither replica's page has the word."""
+
+        def is_so() -> bool:
+            pages = self.page(guest, below), unescape(guest.get(below).text)
+            return not any(word in page for page in pages)
+
+        eventually(is_so, within=WITHIN_S)
+
+    def run(self, work: Any) -> Any:
+        """Do something on the first replica's loop."""
+        loop = self.company.site.inside.loop
+        assert loop is not None
+        return asyncio.run_coroutine_threadsafe(work, loop).result(2 * WITHIN_S)
+
+
+@contextmanager
+def replica(company: Studio) -> Iterator[Pair]:
+    """Another process of the same server, with a loop and connections of its own."""
+    port, first = free_port(), company.site.inside
+    sock = listening("127.0.0.1", port, "--port")
+    other = Inside(first.config, first.toolbox, sock, keyring=first.keyring)
+    with other.running():
+        yield Pair(company, other, port)
+
+
+@contextmanager
+def pair_on(root: Path, database: str, shared: str) -> Iterator[Pair]:
+    def change(config: Config) -> Config:
+        storage = StorageSettings(database=database, shared=shared)
+        return msgspec.structs.replace(config, storage=storage, limits=LIMITS)
+
+    with studio(root, change=change) as company, replica(company) as pair:
+        yield pair
+
+
+@pytest.fixture(scope="module")
+def pair(
+    tmp_path_factory: pytest.TempPathFactory,
+    postgres_server: Postgres,
+    postgres_template: str,
+    valkey_server: Valkey,
+) -> Iterator[Pair]:
+    root = tmp_path_factory.mktemp("pair")
+    with (
+        postgres_server.database(like=postgres_template) as database,
+        pair_on(root, database, valkey_server.url()) as made,
+    ):
+        yield made
+
+
+@pytest.fixture(scope="module")
+def dave(pair: Pair) -> Iterator[Guest]:
+    with pair.company.site.guest("dave") as guest:
+        yield guest
+
+
+@pytest.fixture(scope="module")
+def bob(pair: Pair) -> Iterator[Guest]:
+    """An approver of another tenant."""
+    with pair.company.site.guest("bob") as guest:
+        yield guest
+
+
+def test_who_calls_at_one_is_judged_at_the_other(pair: Pair, dave: Guest, bob: Guest) -> None:
+    """By the scopes of its last token, also at a replica that starts later; for its tenant only."""
+    pair.company.call("find_customer", {"name": "x"})
+    pair.shows(dave, "/tools", "Erin Ek")
+    pair.shows(dave, "/usage", "erin</bdi>")
+    (key,) = re.findall(
+        r'<option value="([0-9a-f]{16})">Erin Ek', pair.page(dave, "/tools").replace("<bdi>", "")
+    )
+    assert "Lacks billing:close" in pair.page(dave, f"/tools?caller={key}")
+    pair.company.call("find_customer", {"name": "x"}, scopes="billing:read")
+    pair.shows(dave, f"/tools?caller={key}", "Erin Ek", "Lacks billing:write")
+
+    with replica(pair.company) as later:
+        assert "Erin Ek" in later.page(dave, "/tools")
+        assert "erin</bdi>" in later.page(dave, "/usage")
+        for below in ("/tools", f"/tools?caller={key}", "/usage"):
+            assert "erin" not in later.page(bob, below).lower()
+
+
+def test_what_limits_refused_is_counted_everywhere(pair: Pair, dave: Guest, bob: Guest) -> None:
+    """Each call, however many are one record, and by which limit; also after a restart."""
+    answers = asyncio.run(flood(pair.company, 40))
+    assert answers.count(429) == 38
+    told = "38 by the tool's limit"
+    assert told in pair.page(dave, "/usage")
+    assert told in unescape(dave.get("/usage").text)
+    with replica(pair.company) as later:
+        assert told in later.page(dave, "/usage?span=week")
+        assert "none by a limit" in later.page(bob, "/usage")
+        assert PROCESSES not in later.page(dave, "/usage")
+
+
+async def flood(company: Studio, number: int) -> list[int]:
+    """What comes of so many calls of one tool at once."""
+    async with httpx2.AsyncClient(timeout=WITHIN_S, trust_env=False) as http:
+        headers = {"authorization": f"Bearer {company.token()}"}
+        url = f"{company.site.origin}/tool/whoami/call"
+        calls = [http.post(url, json={}, headers=headers) for _ in range(number)]
+        return [answer.status_code for answer in await asyncio.gather(*calls)]
+
+
+def test_who_is_revoked_is_seen_no_more(pair: Pair, dave: Guest) -> None:
+    """At no replica, until they come with another token."""
+    company = pair.company
+    company.call("find_customer", {"name": "x"}, "alice")
+    pair.shows(dave, "/tools", "Alice Archer")
+    now = time.time()
+    reach = CutOff(id="", subject="alice", made_at=now, made_by="test")
+    cut = revocation(reach, now=now, leeway_s=0.0, longest_s=3_600.0, kept_s=3_600.0, block_s=0.0)
+    pair.run(company.site.services.records.cutoffs.put(cut))
+    pair.hides(dave, "/tools", "Alice Archer")
+
+    pair.run(company.site.services.records.cutoffs.delete("", cut.id))
+    eventually(
+        lambda: company.call("find_customer", {"name": "x"}, "alice").status_code == 200,
+        within=WITHIN_S,
+    )
+    pair.shows(dave, "/tools", "Alice Archer")
+
+
+def test_who_is_erased_was_never_seen(pair: Pair, dave: Guest) -> None:
+    """What is kept of a person goes with everything else of theirs, at every replica."""
+    company = pair.company
+    company.call("find_customer", {"name": "x"}, "carol")
+    pair.shows(dave, "/tools", "Carol Chen")
+    services, keyring = company.site.services, company.site.inside.keyring
+    stores = Stores(services.records, services.relay, keyring, services.journal)
+    whom = erase.Whom("acme", company.site.inside.config.issuers[0].issuer, "carol")
+    assert pair.run(erase.forgotten(whom, yes=True, reason="", stores=stores))
+
+    pair.hides(dave, "/tools", "Carol Chen")
+    entry = pair.run(services.records.of("acme").entries("callers").get("lately"))
+    assert b"carol" not in entry.value
+    assert b"dave" in entry.value
+
+
+def test_what_is_one_process_s_is_said_to_be(
+    tmp_path: Path, postgres_server: Postgres, postgres_template: str
+) -> None:
+    """Without anything to count by together each process has limits of its own."""
+    with ExitStack() as stack:
+        database = stack.enter_context(postgres_server.database(like=postgres_template))
+        pair = stack.enter_context(pair_on(tmp_path, database, ""))
+        guest = stack.enter_context(pair.company.site.guest("dave"))
+        pair.company.call("find_customer", {"name": "x"})
+
+        pair.shows(guest, "/tools", "Erin Ek")
+        assert PROCESSES in pair.page(guest, "/usage")
