@@ -29,20 +29,50 @@ Ended = tuple[str, str, str, str | None]
 """Kind, name and outcome of calls, and their tenant where calls are told by it."""
 
 
+class Tally:
+    """
+    Calls that have ended, put into the meter for some time together.
+
+    One for a process, whatever configurations come and go.
+    """
+
+    def __init__(self, meter: Meter) -> None:
+        self._meter = meter
+        self.seconds: dict[Ended, list[float]] = {}
+        """How long calls took, gathered; it is emptied, and never another one."""
+
+    def first(self, ended: Ended) -> list[float]:
+        """Where the times of calls are gathered that ended so, when there are none yet."""
+        if not self.seconds:
+            asyncio.get_running_loop().call_later(GATHERED_S, self.settle)
+        return self.seconds.setdefault(ended, [])
+
+    def settle(self) -> None:
+        """Put all into the meter now: what is gathered when the loop ends is never counted."""
+        gathered = [*self.seconds.items()]
+        self.seconds.clear()
+        for (kind, name, outcome, tenant), seconds in gathered:
+            told = None if outcome == "unknown" else name
+            self._meter.called(kind, told, outcome, *seconds)
+            if tenant is not None and kind == "tool":
+                self._meter.called_for(tenant, outcome, len(seconds))
+
+
 class Counting:
     """
     A Recorder that counts, before the one that keeps records; None: nobody keeps any.
 
-    Calls are put into the meter for some time together. *traced*: the span that a call runs in is
-    told how it ended.
+    *traced*: the span that a call runs in is told how it ended.
     """
 
-    def __init__(self, meter: Meter, recorder: Recorder | None, *, traced: bool = False) -> None:
+    def __init__(
+        self, meter: Meter, tally: Tally, recorder: Recorder | None, *, traced: bool = False
+    ) -> None:
         self._traced = traced
         self._meter = meter
         self._recorder = recorder
         self._record = None if recorder is None else recorder.ended
-        self._seconds: dict[Ended, list[float]] = {}
+        self._seconds, self._first = tally.seconds, tally.first
 
     @property
     def refusing(self) -> bool:
@@ -63,19 +93,6 @@ class Counting:
             seconds = self._first(ended)
         seconds.append(perf_counter() - began)
         return SETTLED if self._record is None else self._record(call, began, guards, ending)
-
-    def _first(self, ended: Ended) -> list[float]:
-        if not self._seconds:
-            asyncio.get_running_loop().call_later(GATHERED_S, self._settle)
-        return self._seconds.setdefault(ended, [])
-
-    def _settle(self) -> None:
-        gathered, self._seconds = self._seconds, {}
-        for (kind, name, outcome, tenant), seconds in gathered.items():
-            told = None if outcome == "unknown" else name
-            self._meter.called(kind, told, outcome, *seconds)
-            if tenant is not None and kind == "tool":
-                self._meter.called_for(tenant, outcome, len(seconds))
 
     def _outcome(self, ending: Failure | BaseException) -> str:
         """The word for it; what it is besides a call is counted, too."""

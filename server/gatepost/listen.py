@@ -9,6 +9,7 @@ import socket
 import ssl
 import threading
 from collections.abc import Callable, Iterator
+from functools import partial
 from types import FrameType
 from typing import Any, cast
 
@@ -35,9 +36,11 @@ class Server(uvicorn.Server):
     them for ever; after `drain_s` and `HARD_END_S` the process says where it hangs and exits 1.
     """
 
+    config: ListenConfig
+
     def __init__(
         self,
-        config: uvicorn.Config,
+        config: ListenConfig,
         *,
         on_ready: Callable[[], object],
         on_drain: Callable[[], object] | None = None,
@@ -49,13 +52,37 @@ class Server(uvicorn.Server):
         self._reload = reload
 
     async def startup(self, sockets: list[socket.socket] | None = None) -> None:
-        await super().startup(sockets)
+        # Without any socket of its own: uvicorn leaves a TLS handshake a minute, of which the
+        # deadline of heads knows nothing.
+        await super().startup([])
+        await self._listen(sockets or [])
         # What lives now lives until the end: keep the collector from walking it again and again.
         gc.collect()
         gc.freeze()
         # Requests leave no cycles behind; 700 access lines waiting to be written are no garbage.
         gc.set_threshold(COLLECT_AFTER, 10, 10)
         self._on_ready()
+
+    async def _listen(self, sockets: list[socket.socket]) -> None:
+        config = self.config
+        handshake_s = config.deadlines.head_s if config.ssl else None
+        protocol = partial(
+            cast("type[FastProtocol]", config.http_protocol_class),
+            config=config,
+            server_state=self.server_state,
+            app_state=self.lifespan.state,
+        )
+        loop = asyncio.get_running_loop()
+        for sock in sockets:
+            self.servers.append(
+                await loop.create_server(
+                    protocol,
+                    sock=sock,
+                    ssl=config.ssl,
+                    backlog=config.backlog,
+                    ssl_handshake_timeout=handshake_s,
+                )
+            )
 
     async def shutdown(self, sockets: list[socket.socket] | None = None) -> None:
         # Before the connections are told: whoever waits for an answer without end gets its end.
@@ -102,6 +129,24 @@ def tls_context(certificate: str, key: str) -> ssl.SSLContext:
     context.minimum_version = ssl.TLSVersion.TLSv1_2
     context.load_cert_chain(certificate, key)
     return context
+
+
+class Certificate:
+    """What the server shows to whoever connects; another one counts from the next handshake on."""
+
+    def __init__(self, certificate: str, key: str) -> None:
+        self.context = tls_context(certificate, key)
+        self._renewed = self.context
+
+    def renew(self, certificate: str, key: str) -> None:
+        """Show this one; raises as `tls_context` does, and then the one before stays."""
+        self._renewed = tls_context(certificate, key)
+        # Loaded into the context in use, a chain and a key that do not fit would leave it with
+        # neither. This is called in each handshake, also where no name was sent.
+        self.context.sni_callback = self._choose
+
+    def _choose(self, connection: ssl.SSLObject, name: str | None, context: ssl.SSLContext) -> None:
+        connection.context = self._renewed
 
 
 def listen_config(

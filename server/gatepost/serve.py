@@ -21,7 +21,7 @@ from starlette.routing import Route
 from gatepost.app import Application, build_app
 from gatepost.config.toolbox import Toolbox
 from gatepost.keyring import KeyRing
-from gatepost.listen import Server, listen_config, tls_context
+from gatepost.listen import Certificate, Server, listen_config
 from gatepost.release import version
 from gatepost.scraping import scraped
 from gatepost.services import opened
@@ -102,6 +102,7 @@ async def _serve(job: Job, on_ready: Callable[[], object], meter: Meter) -> None
             build_app(config, services, development_issuer=job.development_issuer)
         )
 
+        tls = tls_of(config)
         one_by_one = asyncio.Lock()
         reloads: set[asyncio.Task[None]] = set()
 
@@ -114,6 +115,7 @@ async def _serve(job: Job, on_ready: Callable[[], object], meter: Meter) -> None
                     return
                 services.keyring.reread()
                 services.apply(*fresh)
+                renew(tls, fresh[0])
                 current.app = build_app(fresh[0], services)
                 services.warm()
                 _log.info("configuration reloaded")
@@ -131,7 +133,7 @@ async def _serve(job: Job, on_ready: Callable[[], object], meter: Meter) -> None
                 services.warm()
 
         server = Server(
-            listen_config(current, deadlines(config), tls=tls_of(config)),
+            listen_config(current, deadlines(config), tls=tls.context if tls else None),
             on_ready=ready,
             on_drain=lambda: services.drain(config.listen.drain_s),
             reload=partial(begin, job.fresh) if job.fresh is not None else None,
@@ -148,10 +150,22 @@ def deadlines(config: Config) -> Deadlines:
     )
 
 
-def tls_of(config: Config) -> ssl.SSLContext | None:
+def tls_of(config: Config) -> Certificate | None:
     """What the server speaks TLS with, if it does."""
     listen = config.listen
-    return tls_context(listen.tls_certificate, listen.tls_key) if listen.tls_key else None
+    return Certificate(listen.tls_certificate, listen.tls_key) if listen.tls_key else None
+
+
+def renew(tls: Certificate | None, config: Config) -> None:
+    """Take up the certificate that is there now; whether TLS is spoken is settled at the start."""
+    listen = config.listen
+    if tls is None or not listen.tls_key:
+        return
+    try:
+        tls.renew(listen.tls_certificate, listen.tls_key)
+    except (OSError, ssl.SSLError) as error:
+        # Good a moment ago, when the configuration was judged: somebody is writing it.
+        _log.error("the certificate in use stays: %s", type(error).__name__)
 
 
 class Crew:

@@ -17,7 +17,7 @@ from gatepost.changes import Feed, TenantChanges
 from gatepost.config.own import own_secrets
 from gatepost.config.references import resolve
 from gatepost.config.toolbox import Toolbox
-from gatepost.counting import Counting
+from gatepost.counting import Counting, Tally
 from gatepost.cutoffs.watch import CutOffs
 from gatepost.cutoffs.withdrawal import Withdrawals
 from gatepost.edge.flood import Flood
@@ -97,6 +97,7 @@ class Services:
         meter: Meter | None = None,
     ) -> None:
         self.meter = meter or Meter.alone()
+        self.tally = Tally(self.meter)
         self.records, self.relay = records, relay
         self.watch = storage.Watch(records, relay)
         self.runs = Runs(records, relay)
@@ -208,6 +209,7 @@ class Services:
             redaction=self.redaction,
             recorder=Counting(
                 self.meter,
+                self.tally,
                 self.journal if config.audit.enabled else None,
                 traced=self.outlet.tracer is not None,
             ),
@@ -341,6 +343,7 @@ class Services:
         await self.register.aclose()
         await self.feed.aclose()
         await self.outlet.aclose()
+        self.tally.settle()
         await self.log.aclose()
 
 
@@ -359,15 +362,18 @@ async def opened(
         closing.push_async_callback(relay.aclose)
         services = Services(config, toolbox, keyring, records=records, relay=relay, meter=meter)
         keeping = Keeping(records, keyring, services.journal)
-        # Around the closing of the services: what ends there is on record before it is signed.
+        # Around the closing of the services: what ends there is on record before it is signed, and
+        # counted for a last look at the numbers.
         await closing.enter_async_context(keeping.running())
+        pulse = pulse_of(services)
+        closing.push_async_callback(pulse.beat, seldom=False)
         closing.push_async_callback(services.aclose)
         await closing.enter_async_context(services.cutoffs.watching())
         services.keeper.start()
         await closing.enter_async_context(storage.sweeping(records))
         await closing.enter_async_context(services.secrets.watching())
         await closing.enter_async_context(services.callers.writing())
-        await closing.enter_async_context(beating(pulse_of(services)))
+        await closing.enter_async_context(beating(pulse))
         await closing.enter_async_context(services.reviews.delivery.running())
         await closing.enter_async_context(expiring(services.approvals))
         yield services

@@ -34,7 +34,10 @@ class Listen(Table, frozen=True, kw_only=True):
     workers: int = 1
     """How many processes serve; they share the socket and need a key ring."""
     tls_certificate: str = ""
-    """A PEM file with the certificate chain; with `tls_key` the server speaks TLS itself."""
+    """
+    A PEM file with the certificate chain; with `tls_key` the server speaks TLS itself. After
+    `SIGHUP` whoever connects is shown the one that is there then.
+    """
     tls_key: str = ""
     """A PEM file with the certificate's private key."""
     trusted_proxies: tuple[str, ...] = ()
@@ -178,7 +181,10 @@ class LimitsSettings(Table, frozen=True, kw_only=True):
     max_header_bytes: int = 32_768
     """The largest sum of header names and values, the Authorization header aside."""
     header_timeout_s: float = 10.0
-    """Seconds from the connection, or an answer, until a request's headers are complete."""
+    """
+    Seconds from the connection, or an answer, until a request's headers are complete; where the
+    server speaks TLS itself, as many before that for the handshake.
+    """
     body_timeout_s: float = 30.0
     """Seconds until a request's body is complete."""
     listen_streams: int = 20_000

@@ -1,11 +1,17 @@
-"""Scripts that wait for an administrator, in the inbox of the calls."""
+"""Scripts that wait for an administrator among the calls, and what becomes of the rejected."""
+
+import asyncio
 
 import pytest
 
+from gatepost.approvals.erasure import forget
+from gatepost.approvals.expiry import expiring
+from gatepost.approvals.herald import Change, Herald
 from gatepost.approvals.request import Operator, Undecidable
 from gatepost.packs.scripts.approvals import SUBJECT, Approvals
 from gatepost.packs.scripts.script import Script
-from tests.approvals.bureau import ACME, BOB, Bureau
+from gatepost.stores.api import StoreUnavailable
+from tests.approvals.bureau import ACME, BOB, WITHIN_S, Bureau
 from tests.support.mcp import a_caller
 
 ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
@@ -96,5 +102,143 @@ async def test_a_rejected_script_waits_no_more() -> None:
     rejected = await replica.desk.reject(ACME, script.id, Operator("root"), "Not tested.")
 
     assert (rejected.state, rejected.decisions[0].reason) == ("rejected", "Not tested.")
+    await approvals.submit([NEW], by="bob", most=9)
     assert await replica.desk.waiting(ACME) == []
+    assert await replica.desk.get(ACME, script.id) == rejected
     assert await approvals.holds(OLD)
+
+
+@pytest.mark.requirement("P11")
+async def test_a_rejected_script_is_in_the_history_among_the_calls() -> None:
+    """By the time of the decision, page by page, with who decided; not another tenant's."""
+    bureau = Bureau(require=["act"])
+    desk = bureau.replica().desk
+    ids = []
+    for number in range(3):
+        bureau.clock.now += 1
+        call = await bureau.replica().asked(what=f"{number}")
+        await desk.reject(ACME, call.id, BOB, "")
+        bureau.clock.now += 1
+        await submitted(bureau, Script(f"report-{number}", b"1", "workspace"))
+        [script] = await desk.waiting(ACME)
+        await desk.reject(ACME, script.id, ADMIN, f"reason {number}")
+        ids += [call.id, script.id]
+
+    pages, before = [], None
+    while page := await bureau.replica().desk.history(ACME, before=before, most=1):
+        [before] = page
+        pages += page
+    assert [one.id for one in pages] == ids[::-1]
+    assert pages == await desk.history(ACME)
+    assert (pages[0].decisions[0].by.subject, pages[0].decisions[0].reason) == ("ada", "reason 2")
+    assert await desk.history("globex") == []
+
+
+@pytest.mark.requirement("P11")
+async def test_a_rejected_script_can_be_approved_after_all() -> None:
+    """Also by whoever rejected it, as it was seen; by nobody who could not have at first."""
+    bureau = Bureau()
+    desk = bureau.replica().desk
+    approvals = await submitted(bureau)
+    [script] = await desk.waiting(ACME)
+    rejected = await desk.reject(ACME, script.id, ADMIN, "Not tested.")
+
+    with pytest.raises(Undecidable, match="was rejected already"):
+        await desk.reject(ACME, script.id, Operator("root"), "")
+    alice = a_caller(roles=frozenset({"admin"}))
+    for who, why in ((BOB, "the role admin"), (alice, "You submitted")):
+        assert why in str(desk.objection(rejected, who))
+        with pytest.raises(Undecidable, match=why):
+            await desk.approve(ACME, script.id, who)
+    with pytest.raises(Undecidable, match="look at what waits now"):
+        await desk.approve(ACME, script.id, ADMIN, seen="something else")
+    assert desk.objection(rejected, ADMIN) is None
+    approved = await desk.approve(ACME, script.id, ADMIN, seen=rejected.digest)
+
+    assert [one.verdict for one in approved.decisions] == ["rejected", "approved"]
+    assert await approvals.holds(NEW)
+    assert await desk.history(ACME) == []
+    assert [one.what for one in bureau.told] == ["rejected", "approved"]
+
+
+@pytest.mark.requirement("P11")
+async def test_a_rejection_is_kept_as_long_as_any_decision() -> None:
+    """By `approvals.keep_s`; then nothing is left of it, whether or not somebody looks."""
+    bureau = Bureau(keep_s=60)
+    desk = bureau.replica().desk
+    approvals = await submitted(bureau)
+    [script] = await desk.waiting(ACME)
+    await desk.reject(ACME, script.id, ADMIN, "")
+    bureau.clock.now += 60
+    entries = bureau.records.of(ACME).entries(SUBJECT)
+
+    assert await approvals.rejected() == []
+    assert await desk.get(ACME, script.id) is None
+    tidied, tidy = asyncio.Event(), desk.tidy
+
+    async def tidying() -> int:
+        gone = await tidy()
+        tidied.set()
+        return gone
+
+    desk.tidy = tidying  # type: ignore[method-assign]
+    assert len(await entries.all()) == 1
+    async with asyncio.timeout(WITHIN_S), expiring(desk, every_s=0.001):
+        await tidied.wait()
+    assert await entries.all() == []
+
+
+@pytest.mark.requirement("P11", "CO4")
+async def test_whoever_rejected_a_script_can_be_forgotten() -> None:
+    """Their name and their words go, and the script stays rejected."""
+    bureau = Bureau()
+    desk = bureau.replica().desk
+    await submitted(bureau)
+    [script] = await desk.waiting(ACME)
+    await desk.reject(ACME, script.id, ADMIN, "Ada says no.")
+
+    assert await forget(bureau.records.of(ACME), ADMIN.issuer, ADMIN.subject) == 1
+
+    [left] = await desk.history(ACME)
+    assert (left.decisions[0].by.shown, left.decisions[0].reason) == ("erased", "")
+    assert desk.objection(left, Operator("root")) is None
+
+
+@pytest.mark.requirement("P11")
+@pytest.mark.parametrize("verdict", ["approved", "rejected"])
+async def test_no_decision_about_a_script_counts_that_is_not_on_record(verdict: str) -> None:
+    """It is put there first, and taken back where somebody else was faster."""
+    bureau = Bureau()
+    desk, there = bureau.replica().desk, bureau.replica().desk
+    approvals = await submitted(bureau)
+    [script] = await desk.waiting(ACME)
+    told: list[str] = []
+
+    async def fails(change: Change) -> None:
+        raise StoreUnavailable("the record is away")
+
+    async def faster(change: Change) -> None:
+        if not told:
+            await there.reject(ACME, script.id, ADMIN, "")
+        told.append(change.what)
+
+    async def decide() -> None:
+        if verdict == "approved":
+            await desk.approve(ACME, script.id, ADMIN)
+        else:
+            await desk.reject(ACME, script.id, ADMIN, "")
+
+    desk.herald = Herald(bureau.relay, minutes=fails)
+    with pytest.raises(StoreUnavailable):
+        await decide()
+    assert [one.id for one in await desk.waiting(ACME)] == [script.id]
+
+    desk.herald = Herald(bureau.relay, minutes=faster)
+    if verdict == "rejected":
+        with pytest.raises(Undecidable, match="look at what waits now"):
+            await decide()
+        assert told == ["rejected", "void"]
+    else:
+        await decide()
+        assert told == ["approved"]
+        assert await approvals.holds(NEW)

@@ -171,14 +171,17 @@ def test_where_nobody_is_told_nothing_is_kept() -> None:
 
 
 def test_a_message_is_worth_telling_for_an_hour_after_its_request() -> None:
-    """A script, which waits for ever, for half a day more."""
+    """Of a script for half a day more, though it waits for ever and is rejected for weeks."""
     webhook, _ = hook(at=1_200.0)
     call, late = webhook.notice(change("requested")), webhook.notice(change("expired", "expired"))
     script = webhook.notice(change("approved", "approved", kind="script", until=math.inf))
 
     assert call is not None
     assert late is not None
+    weeks = webhook.notice(change("rejected", "rejected", kind="script", until=9e9))
     assert script is not None
+    assert weeks is not None
+    assert weeks.expires_at == script.expires_at
     assert (call.expires_at, late.expires_at) == (1_300.0 + 3_600.0,) * 2
     assert script.expires_at == 1_200.0 + 43_200.0 + 3_600.0
     assert (call.place, late.place, script.place) == (0, 2, 1)

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from gatepost import CallContext, Pack
+from gatepost import CallContext, Pack, streams
 from gatepost.mcp import interaction, journal
 from gatepost.stores.api import StoreUnavailable
 from tests.support.events import House, Live
@@ -187,6 +187,25 @@ async def test_s_06_a_call_can_let_go_of_its_connection(house: House, report: bo
     Step.let("a")
 
     assert [text(one) for one in await again.rest()] == ["rested"]
+
+
+@pytest.mark.requirement("S-12")
+async def test_s_12_the_stream_ends_with_the_answer_it_waited_for(
+    house: House, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """By itself, and not when it would next have shown that it lives, which is never here."""
+    monkeypatch.setattr(streams, "BEATS_A_SECOND", 1e-6)
+    live = house.call(house.one, "rest", until="a")
+    seen = await primed(live)
+    await live.rest()
+    again = await house.resume(house.two, seen).opened()
+    for _ in range(50):
+        await asyncio.sleep(0)
+    Step.let("a")
+
+    assert text((await again.event())[1]) == "rested"
+    assert await again.block() is None
+    await again.over()
 
 
 @pytest.mark.requirement("S-07")

@@ -26,6 +26,7 @@ INVOICE = {
 NOTES = "# Release notes\n\n- Faster start\n- Two bugs less\n\nThanks to everybody.\n"
 BEFORE = 'def main(args):\n    rows = call("list_invoices", month = args["month"])\n'
 AFTER = BEFORE + '    call("send_invoice", to = args["to"])\n    return len(rows)\n'
+CLEAN_UP = 'def main(folder):\n    return call("delete_folder", path = folder)\n'
 
 Scene = tuple[str, Page]
 """A name and the page as it stands."""
@@ -93,6 +94,9 @@ def _requests(
         company.decides("alice", theirs)
         expect(page.get_by_text("has approved this meanwhile")).to_be_visible()
         yield "meanwhile", page
+    refused = _refused(company)
+    with visiting(company, browser, "alice", **look) as alice:
+        yield "script-rejected", alice.open(f"/approvals/{refused}")
 
 
 def _endings(company: Studio, dave: Visitor) -> Iterator[Scene]:
@@ -150,6 +154,16 @@ def _submit(company: Studio) -> None:
     after = Script("monthly_report", AFTER.encode(), "workspace")
     company.site.run(_scripts(company).approve(before, by="Alice Archer"))
     company.site.run(_scripts(company).submit([after], by="erin", most=10))
+
+
+def _refused(company: Studio) -> str:
+    """Where a script is found that was rejected."""
+    script = Script("clean_up", CLEAN_UP.encode(), "workspace")
+    company.site.run(_scripts(company).submit([script], by="erin", most=10))
+    company.decides(
+        "alice", f"script:{script.digest}", reason="Ask for each folder before it goes."
+    )
+    return f"script-{script.digest}"
 
 
 def _script(company: Studio) -> str:

@@ -26,9 +26,11 @@ and `gatepost check` tells every problem at once ([what each means](errors.md)).
 Secrets are references, never values: `env:NAME` or `file:PATH`.
 Relative paths start at the folder in which the server is started.
 `SIGHUP` reads the file again: issuers, tenants, scopes, tools, packs, `[approvals]`, `[audit]`, \
-`[dashboard]`, `[limits]`, `[retention]`, `[tasks]`, the key ring and `network.allow_hosts` \
-follow; `[listen]`, `[log]`, the rest of `[network]`, `[storage]`, `[telemetry]`, `[workspace]` \
-and `limits.failures_per_second` need a restart.
+`[dashboard]`, `[limits]`, `[retention]`, `[tasks]`, the key ring, `listen.allowed_origins`, \
+`listen.trusted_proxies`, a renewed certificate and `network.allow_hosts` follow, also for \
+requests of connections that are open; the rest of `[listen]`, `[log]`, the rest of `[network]`, \
+`[storage]`, `[telemetry]`, `[workspace]`, `limits.failures_per_second` and \
+`limits.header_timeout_s` need a restart.
 
 This page is written from the docstrings in the source, and a test holds the two together.
 """

@@ -28,8 +28,8 @@ CALLER, TENANT, TOOL = 20.0, 40.0, 10.0
 PAUSE_S = 4
 """What a bucket holds: so long may a machine stand still without anything being lost."""
 WINDOW_S = 20.0
-WORK_S = 1.0
-SHARE_S = 10.0
+WORK_S = 2.0
+SHARE_S = 20.0
 PLACES, FLOOD, CALM = 100, 160, 5
 
 

@@ -1,8 +1,9 @@
 """A server on a socket, and a connection on which a test writes bytes."""
 
 import asyncio
+import ssl
 from collections.abc import AsyncIterator
-from contextlib import asynccontextmanager
+from contextlib import asynccontextmanager, suppress
 
 from starlette.types import ASGIApp
 
@@ -11,15 +12,22 @@ from gatepost.wire.deadlines import Deadlines
 
 SOON = 20.0
 """Seconds after which a test gives up; the deadlines under test are far shorter."""
+HASTY = Deadlines(head_s=0.3, keep_alive_s=1, drain_s=1, max_head_bytes=2000)
 
 
 @asynccontextmanager
-async def serving(app: ASGIApp, protocol: type[asyncio.Protocol]) -> AsyncIterator[int]:
+async def serving(
+    app: ASGIApp,
+    protocol: type[asyncio.Protocol],
+    *,
+    deadlines: Deadlines = HASTY,
+    tls: ssl.SSLContext | None = None,
+) -> AsyncIterator[int]:
     """The port of a running server."""
     sock = bind("127.0.0.1", 0)
     ready = asyncio.Event()
-    deadlines = Deadlines(head_s=0.3, keep_alive_s=1, drain_s=1, max_head_bytes=2000)
-    server = Server(listen_config(app, deadlines, protocol=protocol), on_ready=ready.set)
+    config = listen_config(app, deadlines, tls=tls, protocol=protocol)
+    server = Server(config, on_ready=ready.set)
     running = asyncio.create_task(server.serve(sockets=[sock]))
     await asyncio.wait_for(ready.wait(), SOON)
     yield sock.getsockname()[1]
@@ -63,8 +71,12 @@ class Wire:
 
 
 @asynccontextmanager
-async def connected(port: int) -> AsyncIterator[Wire]:
-    """A connection to the server."""
-    reader, writer = await asyncio.open_connection("127.0.0.1", port)
+async def connected(port: int, *, tls: ssl.SSLContext | None = None) -> AsyncIterator[Wire]:
+    """A connection to the server; with *tls* an encrypted one."""
+    name = None if tls is None else "localhost"
+    reader, writer = await asyncio.open_connection("127.0.0.1", port, ssl=tls, server_hostname=name)
     yield Wire(reader, writer)
     writer.close()
+    if tls is not None:
+        with suppress(OSError, ssl.SSLError):
+            await asyncio.wait_for(writer.wait_closed(), SOON)

@@ -60,10 +60,10 @@ async def wait(ctx: CallContext, seconds: float) -> str:
 
 
 @pack.tool()
-async def let_go(ctx: CallContext) -> str:
+async def let_go(ctx: CallContext, back_after_s: float = 0.1) -> str:
     """Let go of the connection in the middle, where there is one."""
     await ctx.progress(1)
-    await ctx.client.pause(0.1)
+    await ctx.client.pause(back_after_s)
     await asyncio.sleep(0.3)
     await ctx.progress(2)
     return "came back"

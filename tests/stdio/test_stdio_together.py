@@ -58,6 +58,25 @@ def test_a_stream_that_pauses_is_fetched(talk: Talk) -> None:
     assert [one["progress"] for one in talk.told("notifications/progress")] == [1, 2]
 
 
+def test_a_pause_of_any_length_keeps_nobody_waiting(talk: Talk) -> None:
+    """There is no connection to spare: what was said meanwhile is fetched all the same."""
+    talk.open()
+    params = {"name": "let_go", "arguments": {"back_after_s": 1000}}
+    talk.say("tools/call", params, identity=1, meta={"progressToken": "p"})
+
+    assert text(talk.of(1)) == "came back"
+
+
+def test_nothing_is_waited_for_once_what_was_paused_is_answered(tmp_path: Path) -> None:
+    """The end of input ends the process, however long calls might take to finish."""
+    with talking(tmp_path, drain_s=1000) as talk:
+        talk.open()
+        call(talk, False, "let_go", 1, progressToken="p")
+        assert text(talk.of(1)) == "came back"
+
+        assert talk.hang_up() == 0, talk.output
+
+
 def test_a_question_of_an_older_revision_goes_out_and_is_answered(talk: Talk) -> None:
     """A request of ours; the response comes back on the same pipe while the call waits."""
     talk.open(**ELICIT)

@@ -56,7 +56,7 @@ class Door:
         if self.tls is None:
             return exchange(self.port, data)
         with (
-            socket.create_connection(("127.0.0.1", self.port), timeout=10) as plain,
+            socket.create_connection(("127.0.0.1", self.port), timeout=30) as plain,
             self.tls.wrap_socket(plain, server_hostname=self.host) as connection,
         ):
             connection.sendall(data)

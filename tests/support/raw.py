@@ -19,7 +19,7 @@ class RawAnswer(NamedTuple):
         return values[0] if values else None
 
 
-def exchange(port: int, data: bytes | Iterable[bytes], *, timeout: float = 10) -> RawAnswer:
+def exchange(port: int, data: bytes | Iterable[bytes], *, timeout: float = 30) -> RawAnswer:
     """Send bytes (in pieces, if given in pieces) to loopback and read one answer."""
     with socket.create_connection(("127.0.0.1", port), timeout=timeout) as connection:
         for piece in [data] if isinstance(data, bytes) else data:

@@ -9,7 +9,11 @@ from typing import Any
 
 import pytest
 
-from gatepost.counting import SETTLED, Counting
+from gatepost.config.toolbox import load
+from gatepost.counting import SETTLED, Counting, Tally
+from gatepost.keyring import KeyRing
+from gatepost.services import opened
+from gatepost.settings import Config, StorageSettings, ToolsSettings
 from gatepost.telemetry.access import AccessLog, Row
 from gatepost.telemetry.answers import Answers
 from gatepost.telemetry.cells import Board
@@ -38,8 +42,8 @@ async def come(condition: Callable[[], object]) -> None:
     await asyncio.to_thread(eventually, condition, within=WITHIN_S)
 
 
-def a_call(name: str = "echo", **changes: Any) -> Call:
-    return Call(caller=a_caller(), name=name, arguments=b"{}", request_id="r", **changes)
+def a_call(name: str = "echo", arguments: bytes = b"{}", **changes: Any) -> Call:
+    return Call(caller=a_caller(), name=name, arguments=arguments, request_id="r", **changes)
 
 
 def row(path: str = "/mcp", status: int = 200) -> Row:
@@ -49,7 +53,8 @@ def row(path: str = "/mcp", status: int = 200) -> Row:
 async def test_calls_are_counted_by_how_they_ended() -> None:
     """Each once, whatever else ends in the same moment."""
     board = Board()
-    counting = Counting(counted(board, ["acme"]), None)
+    meter = counted(board, ["acme"])
+    counting = Counting(meter, Tally(meter), None)
     endings = [None, None, Failure("denied", "No."), Unknown("ecko")]
     for ending in endings:
         name = "ecko" if isinstance(ending, Unknown) else "echo"
@@ -69,11 +74,37 @@ async def test_calls_are_counted_by_how_they_ended() -> None:
 
 async def test_a_call_that_ends_costs_one_step_into_the_count() -> None:
     """All else is done for many of them together."""
-    counting = Counting(counted(Board()), None)
+    meter = counted(Board())
+    counting = Counting(meter, Tally(meter), None)
     counting.ended(a_call(), 0.0, [], None)
 
     made = calls(lambda: counting.ended(a_call(), 0.0, [], None))
     assert [name for name in made if name.startswith(("Counting.", "Meter."))] == ["Counting.ended"]
+
+
+async def test_what_ends_with_the_server_is_counted() -> None:
+    """Calls, requests and what was dropped: none is too late for a last look at the numbers."""
+    board = Board()
+    tools = ToolsSettings(packs=("demo",))
+    config = Config(
+        resource="http://127.0.0.1:1/mcp",
+        mode="development",
+        tools=tools,
+        storage=StorageSettings(database="memory:"),
+    )
+    meter = Meter(board.slot(0))
+    meter.begin(now=1.0)
+    toolbox = load(tools, config.packs, config.network)
+    async with opened(config, toolbox, KeyRing.ephemeral(), meter) as services:
+        services.log.counts = Answers(meter, lambda path: "mcp")
+        await services.runner.run(a_call(arguments=b'{"text":"hello"}'))
+        services.log.append(row())
+        services.redaction.found += 1
+    page = page_of(board)
+
+    assert page.value(CALLS, tool="echo", outcome="success") == 1
+    assert page.value(REQUESTS, route="mcp", status="2xx") == 1
+    assert page.value("gatepost_redactions_total") == 1
 
 
 @asynccontextmanager

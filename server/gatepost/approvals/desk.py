@@ -81,29 +81,42 @@ class Desk:
             if case.request.until <= now:
                 await self.expire(case)
         found = [case.request for case in open_cases]
-        found += await scripts.waiting(self.records, tenant)
+        found += await scripts.waiting(self.records, tenant, now=now)
         return sorted(found, key=lambda one: (one.created_at, one.id))
 
     async def history(
         self, tenant: str, *, before: Request | None = None, most: int = PAGE
     ) -> list[Request]:
-        """Calls that were decided, expired or used, the last changed first; then the next page."""
+        """
+        Calls that were decided, expired or used, and scripts that were rejected: the last changed
+        first, then the next page.
+        """
         place = None
-        if before is not None:
+        if before is not None and before.kind == "script":
+            place = (before.decided_at or before.created_at, before.id)
+        elif before is not None:
             record = await self._of(tenant).get(before.id)
             place = None if record is None else (record.changed_at, record.id)
-        return [case_of(one).request for one in await self._of(tenant).past(place, most)]
+        records = await self._of(tenant).past(place, most)
+        found = [((one.changed_at, one.id), case_of(one).request) for one in records]
+        for script in await scripts.rejected(self.records, tenant, now=self.clock()):
+            own = (script.decided_at or script.created_at, script.id)
+            if place is None or own < place:
+                found.append((own, script))
+        found.sort(key=lambda one: one[0], reverse=True)
+        return [request for _, request in found[:most]]
 
     async def get(self, tenant: str, request_id: str) -> Request | None:
         """One call or script, in whatever state; None: unknown, or another tenant's."""
         if request_id.startswith(scripts.PREFIX):
-            return await scripts.one(self.records, tenant, request_id)
+            return await scripts.one(self.records, tenant, request_id, now=self.clock())
         case = await self.case(tenant, request_id)
         return None if case is None else case.request
 
     def objection(self, request: Request, who: Approver) -> str | None:
-        """Why this person cannot decide about it, in a sentence for them; None when they can."""
-        return objection(request, who, now=self.clock())
+        """Why this person cannot approve it, in a sentence for them; None when they can."""
+        judged = scripts.objection if request.kind == "script" else objection
+        return judged(request, who, now=self.clock())
 
     async def approve(  # noqa: PLR0913  # what a person may say with a yes, by name
         self,
@@ -124,12 +137,7 @@ class Desk:
         may stay as it is. *grant* lets further calls pass.
         """
         if request_id.startswith(scripts.PREFIX):
-            self._inside(tenant, by)
-            decided = await scripts.approve(
-                self.records, tenant, request_id, by, seen=seen, now=self.clock()
-            )
-            await self.herald.request("approved", decided, by)
-            return decided
+            return await self._about_script("approved", tenant, request_id, by, seen=seen)
         while True:
             case = await self._judged(tenant, request_id, by)
             if seen is not None and seen != case.request.digest:
@@ -147,17 +155,8 @@ class Desk:
     async def reject(self, tenant: str, request_id: str, by: Approver, reason: str) -> Request:
         """Refuse the call; the agent reads *reason*, which may be empty. Raises Undecidable."""
         if request_id.startswith(scripts.PREFIX):
-            self._inside(tenant, by)
-            decided = await scripts.reject(
-                self.records,
-                tenant,
-                request_id,
-                by,
-                reason=self._words(tenant, reason),
-                now=self.clock(),
-            )
-            await self.herald.request("rejected", decided, by)
-            return decided
+            words = self._words(tenant, reason)
+            return await self._about_script("rejected", tenant, request_id, by, reason=words)
         while True:
             case, now = await self._judged(tenant, request_id, by), self.clock()
             words = self._words(tenant, reason)
@@ -220,6 +219,10 @@ class Desk:
         ended = [await self.case(tenant, approval_id) for tenant, approval_id in due]
         return sum(one is not None for one in ended)
 
+    async def tidy(self) -> int:
+        """Forget rejected scripts whose time is over, of every tenant; how many."""
+        return await scripts.tidy(self.records, now=self.clock())
+
     async def settle(self, case: Case, *, told: What | None = None, **changes: Any) -> Case | None:
         """
         Change a request; None when somebody else changed it meanwhile.
@@ -232,6 +235,32 @@ class Desk:
             return None
         revision = changed.record.revision + 1
         return Case(msgspec.structs.replace(changed.record, revision=revision), changed.file)
+
+    async def _about_script(
+        self,
+        verdict: Verdict,
+        tenant: str,
+        request_id: str,
+        by: Approver,
+        *,
+        seen: str | None = None,
+        reason: str = "",
+    ) -> Request:
+        self._inside(tenant, by)
+        now = self.clock()
+        decision = Decision(by=party_of(by), verdict=verdict, at=now, reason=reason)
+        until = now + self.settings.keep_s
+        decided = await scripts.decided(
+            self.records, request_id, by, decision, tenant=tenant, until=until
+        )
+        if seen is not None and seen != decided.digest:
+            raise Undecidable(scripts.GONE)
+        await self.herald.record(verdict, decided, by)
+        if not await scripts.keep(self.records, decided):
+            await self.herald.record("void", decided, by)
+            raise Undecidable(scripts.GONE)
+        await self.herald.request(verdict, decided, by, on_record=True)
+        return decided
 
     async def _kept(self, verdict: Verdict, changed: Case, by: Approver) -> bool:
         """Put a decision on record and keep it; False when the request changed meanwhile."""

@@ -8,6 +8,8 @@ from msgspec.structs import replace
 from gatepost.approvals.filing import File, case_of
 from gatepost.approvals.grants import giver_of
 from gatepost.approvals.request import Decision, Party
+from gatepost.packs.scripts.approvals import SUBJECT
+from gatepost.packs.scripts.approvals import Approvals as Scripts
 from gatepost.stores.api import TenantRecords
 from gatepost.stores.approvals import ApprovalRecord, Approvals
 
@@ -18,7 +20,8 @@ NOBODY = Party(subject="", name="erased")
 
 async def forget(records: TenantRecords, issuer: str, subject: str) -> int:
     """
-    Forget who decided about calls of others, and end the grants that they gave; how many of both.
+    Forget who decided about calls and scripts of others, and end the grants that they gave; how
+    many of all these. Scripts that they wanted to run wait no more.
 
     What they have approved and is waited for still needs somebody else. Raises StoreUnavailable;
     it may be called again then.
@@ -27,7 +30,7 @@ async def forget(records: TenantRecords, issuer: str, subject: str) -> int:
     def theirs(party: Party) -> bool:
         return (party.issuer, party.subject) == (issuer, subject)
 
-    gone = 0
+    gone = await Scripts(records.entries(SUBJECT)).forget(issuer, subject)
     async for one in _all(records.approvals):
         record: ApprovalRecord | None = one
         while record is not None:

@@ -4,6 +4,7 @@ import asyncio
 import random
 from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
+from itertools import count
 
 import structlog
 
@@ -13,6 +14,8 @@ from gatepost.stores.api import StoreUnavailable
 log = structlog.get_logger("gatepost.approvals")
 
 EVERY_S = 5.0
+TIDY_EVERY = 720
+"""Looks between two that remove rejected scripts, about an hour: these are kept for weeks."""
 DICE = random.SystemRandom()
 
 
@@ -28,10 +31,12 @@ async def expiring(desk: Desk, *, every_s: float = EVERY_S) -> AsyncIterator[Non
 
 
 async def _always(desk: Desk, every_s: float) -> None:
-    while True:
+    for look in count():
         # Replicas that started together must not ask together.
         await asyncio.sleep(every_s * DICE.uniform(0.7, 1.1))
         try:
             await desk.expire_due()
+            if look % TIDY_EVERY == 0:
+                await desk.tidy()
         except StoreUnavailable as outage:
             log.debug("approvals_not_expired", reason=str(outage))

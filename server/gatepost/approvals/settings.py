@@ -57,5 +57,8 @@ class ApprovalsSettings(Table, frozen=True, kw_only=True):
     max_waiting_per_tenant: int = 200
     """Requests of one tenant that may wait."""
     keep_s: float = 2_592_000.0
-    """Seconds that a decided request stays in the history; the default is 30 days."""
+    """
+    Seconds that a decided request stays in the history, and that a rejected script is not asked
+    about again; the default is 30 days.
+    """
     webhook: WebhookSettings = WebhookSettings()

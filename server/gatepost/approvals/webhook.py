@@ -4,7 +4,6 @@ import base64
 import binascii
 import hashlib
 import hmac
-import math
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -117,11 +116,10 @@ class Webhook:
         body = payload_of(change, now=now, page=self._page) if self._url else None
         if request is None or body is None:
             return None
-        name = f"{change.id.replace(':', '_')}_{change.what}"
+        name, until = f"{change.id.replace(':', '_')}_{change.what}", request.until
         if request.kind == "script":
             # The same content may be decided about again one day: that is another message.
-            name += f"_{now * 1000:.0f}"
-        until = request.until if math.isfinite(request.until) else now + LONGEST_S
+            name, until = f"{name}_{now * 1000:.0f}", now + LONGEST_S
         return Notice(
             id=f"msg_{name}",
             about=change.id,

@@ -84,6 +84,11 @@ def show(request_id: str, tenant: str, path: Path) -> None:
         click.echo("\nTo approve exactly this, or to reject it:")
         click.echo(f"gatepost approvals approve {again} --digest {request.digest}")
         click.echo(f"gatepost approvals reject {again} --reason WHY")
+    elif request.state == "rejected" and request.kind == "script":
+        click.echo("\nTo approve exactly this after all:")
+        click.echo(
+            f"gatepost approvals approve --tenant {tenant} {request.id} --digest {request.digest}"
+        )
 
 
 @approvals.command()

@@ -1,9 +1,7 @@
 """`gatepost scripts`: which scripts of a tenant may run, decided by whoever runs the server."""
 
-import asyncio
 import difflib
 from collections.abc import Awaitable, Callable
-from contextlib import aclosing
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import TypeVar
@@ -11,6 +9,8 @@ from typing import TypeVar
 import click
 import msgspec
 
+from gatepost.approvals.scripts import PREFIX
+from gatepost.audit.journal import Journal
 from gatepost.commands.configuration import (
     administrator,
     check_tenant,
@@ -18,14 +18,11 @@ from gatepost.commands.configuration import (
     settled,
     visible,
 )
-from gatepost.config.references import plain
-from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Review
+from gatepost.commands.stores import Stores, at_stores
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Rejection, Review
 from gatepost.packs.scripts.script import Script
 from gatepost.packs.scripts.shelf import Shelf
 from gatepost.settings import Config
-from gatepost.stores.api import StoreRefused, StoreUnavailable
-from gatepost.stores.backends import open_records
-from gatepost.telemetry.logs import configure
 from gatepost.tools.api import ToolFailure
 from gatepost.workspace import Workspaces
 
@@ -35,11 +32,27 @@ tenant_option = click.option("--tenant", required=True, help="Whose scripts: a t
 
 
 class Desk(msgspec.Struct, frozen=True):
-    """One tenant's scripts and what was decided about them."""
+    """One tenant's scripts, what was decided about them, and the record of that."""
 
     config: Config
     approvals: Approvals
     shelf: Shelf
+    tenant: str
+    journal: Journal | None
+    """None: nothing is put on record, because that is off or nothing could sign it."""
+
+    async def record(self, outcome: str, name: str, digest: str = "") -> None:
+        """Put a decision on record, before it counts."""
+        if self.journal is not None:
+            await self.journal.note(
+                self.tenant,
+                "approval",
+                outcome=outcome,
+                tool=f"{name}.star",
+                approval=PREFIX + digest if digest else "",
+                details={"by": "operator"},
+                private={"operator": administrator()},
+            )
 
     async def there(self, name: str) -> list[Script]:
         """What has that name: first what a call would run now, then what was tried before."""
@@ -50,8 +63,9 @@ class Desk(msgspec.Struct, frozen=True):
             raise click.ClickException(failure.failure.message) from None
         if file is not None:
             found.append(file)
-        waiting = [one for one in await self.approvals.waiting() if one.name == name]
-        return [*found, *(script_of(one) for one in reversed(waiting))]
+        tried = [*reversed(await self.approvals.waiting())]
+        tried += [one.review for one in await self.approvals.rejected()]
+        return [*found, *(script_of(one) for one in tried if one.name == name)]
 
 
 @click.group()
@@ -67,7 +81,7 @@ def scripts() -> None:
 @tenant_option
 @config_option
 def list_(tenant: str, path: Path) -> None:
-    """List what may run, what waits for an administrator, and what nobody has called yet."""
+    """List what may run, waits for an administrator, was rejected, or was never called yet."""
     rows = at_the_desk(path, tenant, rows_of)
     if not rows:
         click.echo(f"The tenant {tenant} has no scripts.")
@@ -88,17 +102,21 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
     Let the script NAME run as it is.
 
     Without --digest it only shows the script, or what is different from the approved one. With it,
-    the content of that digest is approved, and nothing else.
+    the content of that digest is approved, and nothing else, also when it was rejected before.
     """
     name = name.removesuffix(".star")
 
-    async def look(desk: Desk) -> tuple[list[Script], Review | None]:
-        return await desk.there(name), await desk.approvals.approved(name)
+    async def look(desk: Desk) -> tuple[Script | None, Review | None, Rejection | None]:
+        found = next(iter(await desk.there(name)), None)
+        rejection = None if found is None else await desk.approvals.rejection(found)
+        return found, await desk.approvals.approved(name), rejection
 
     async def decide(desk: Desk) -> Script | None:
         wanted = [one for one in await desk.there(name) if one.digest == digest]
         if not wanted:
             return None
+        if wanted[0].text is not None:
+            await desk.record("approved", name, digest or "")
         await desk.approvals.approve(wanted[0], by=administrator())
         return wanted[0]
 
@@ -111,10 +129,13 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
             )
         click.echo(f"{approved.file} of the tenant {tenant} may run, as it is now.")
         return
-    found, before = at_the_desk(path, tenant, look)
-    if not found:
+    found, before, rejection = at_the_desk(path, tenant, look)
+    if found is None:
         raise click.ClickException(f"The tenant {tenant} has no script {name}.")
-    show(found[0], before, tenant)
+    show(found, before, tenant)
+    if rejection is not None:
+        why = f"{rejection.by.shown} has rejected exactly this. {rejection.reason}"
+        click.echo(visible(why.rstrip()))
 
 
 @scripts.command()
@@ -124,7 +145,13 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
 def revoke(name: str, tenant: str, path: Path) -> None:
     """Take the approval of the script NAME back, or drop it from what waits."""
     name = name.removesuffix(".star")
-    was = at_the_desk(path, tenant, lambda desk: desk.approvals.revoke(name))
+
+    async def take_back(desk: Desk) -> str | None:
+        if await desk.approvals.has(name):
+            await desk.record("revoked", name)
+        return await desk.approvals.revoke(name)
+
+    was = at_the_desk(path, tenant, take_back)
     if was is None:
         raise click.ClickException(
             f"No script {name} of the tenant {tenant} is approved or waits; what the configuration "
@@ -157,10 +184,12 @@ async def rows_of(desk: Desk) -> list[tuple[str, str, str, str, str]]:
     """One for each content that counts, by name."""
     settings = desk.config.packs.scripts
     approved = {one.name: one for one in await desk.approvals.all_approved()}
-    waiting = await desk.approvals.waiting()
+    waiting, rejected = await desk.approvals.waiting(), await desk.approvals.rejected()
     rows = [row("approved", one) for one in approved.values()]
     rows += [row("waits", one) for one in waiting]
+    rows += [row("rejected", one.review, by=one.by.shown, at=one.at) for one in rejected]
     known = {one.digest for one in (*approved.values(), *waiting)}
+    known |= {one.review.digest for one in rejected}
     for script in (await desk.shelf.all()).scripts:
         if script.allowed_by(settings):
             rows.append((script.name, "allowed", script.digest, "packs.scripts.allow", ""))
@@ -170,10 +199,13 @@ async def rows_of(desk: Desk) -> list[tuple[str, str, str, str, str]]:
     return sorted(rows)
 
 
-def row(state: str, review: Review) -> tuple[str, str, str, str, str]:
+def row(
+    state: str, review: Review, *, by: str = "", at: float | None = None
+) -> tuple[str, str, str, str, str]:
     """A decision or a question as a line of the list."""
-    when = datetime.fromtimestamp(review.at, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
-    return (review.name, state, review.digest, visible(review.by), when)
+    seconds = review.at if at is None else at
+    when = datetime.fromtimestamp(seconds, UTC).strftime("%Y-%m-%d %H:%M:%SZ")
+    return (review.name, state, review.digest, visible(by or review.by), when)
 
 
 def script_of(review: Review) -> Script:
@@ -186,19 +218,13 @@ def at_the_desk(path: Path, tenant: str, do: Callable[[Desk], Awaitable[T]]) -> 
     config, _ = settled(path)
     check_tenant(config, tenant)
 
-    async def work() -> T:
-        records = await open_records(plain(config.storage.database))
+    async def work(stores: Stores) -> T:
         workspaces = Workspaces(Path(config.workspace.root))
         try:
-            async with aclosing(records):
-                entries = records.of(tenant).entries(SUBJECT)
-                shelf = Shelf(config.packs.scripts, workspaces.of(tenant))
-                return await do(Desk(config, Approvals(entries), shelf))
+            entries = stores.records.of(tenant).entries(SUBJECT)
+            shelf = Shelf(config.packs.scripts, workspaces.of(tenant))
+            return await do(Desk(config, Approvals(entries), shelf, tenant, stores.journal))
         finally:
             workspaces.close()
 
-    configure(level="warning", form="console")
-    try:
-        return asyncio.run(work())
-    except (StoreRefused, StoreUnavailable) as error:
-        raise click.ClickException(str(error)) from None
+    return at_stores(config, work)

@@ -160,6 +160,11 @@ class Review:
                 if is_open
                 else None,
             }
+        values["after_all"] = (
+            request.kind == "script"
+            and request.state == "rejected"
+            and self._desk.objection(request, visit.visitor) is None
+        )
         if not is_open:
             values["others"] = len(await self._desk.waiting(visit.tenant))
         here = "" if is_open else "/history"

@@ -126,7 +126,10 @@ class Line(ABC):
         self._stop = stop
 
     async def _is_gone(self, receive: Receive) -> bool:
-        """Wait; True when the client has hung up."""
+        """Wait, unless this is over; True when the client has hung up."""
+        if self._over:
+            # What there was to say ended it: nothing outside would end this wait before a beat.
+            return False
         self._idle = True
         try:
             return bool((await UntilWoken(self, receive()))["type"] == "http.disconnect")

@@ -43,6 +43,8 @@ INITIALIZED = "notifications/initialized"
 MOST_AT_ONCE = 100
 LISTEN_AGAIN_S = 5.0
 LAST_WORD_S = 2.0
+BACK_WITHIN_S = 1.0
+"""After which time the rest of a stream is fetched, however much later its call wants it to be."""
 
 UNFORESEEN = Refused(INTERNAL_ERROR, "Something unforeseen happened; the log tells more")
 TOO_MANY = Refused(RATE_LIMITED, f"More than {MOST_AT_ONCE} requests at once")
@@ -179,7 +181,8 @@ class Stdio:
             self._session = frames.session
         while identity is not None and frames.paused and self._session is not None:
             # The server let go of a stream to go on later (S-06): what follows is fetched.
-            await asyncio.sleep(frames.retry_s)
+            # A call lets go to spare a connection; pipes have none to spare.
+            await asyncio.sleep(min(frames.retry_s, BACK_WITHIN_S))
             frames.paused = False
             resumed = {**self._headers(None), LAST_EVENT_HEADER: frames.last_event}
             await self._run("GET", b"", resumed, frames)

@@ -248,7 +248,7 @@ class Cycle(RequestResponseCycle):
         self._write(lines)
         if not self.keep_alive:
             # A stop has begun meanwhile.
-            self.transport.close()
+            self.connection.hang_up()
 
     def _is_usual(self) -> bool:
         """Whether nothing about the connection or the request asks for a longer way."""

@@ -2,8 +2,11 @@
 
 import asyncio
 import contextvars
+import os
 import re
+import socket
 import urllib.parse
+from contextlib import suppress
 from typing import Any, cast
 
 import httptools
@@ -19,6 +22,7 @@ from gatepost.wire.known import KnownHead, known
 MOST_PIPELINED = 1000
 # A client whose heads never come again (another token with each) is not learnt from each time.
 LEARNT_IN_VAIN, LEARN_AGAIN = 8, 64
+LOOK_AGAIN_S = 0.1
 UPGRADE = re.compile(rb"\r\nupgrade:", re.IGNORECASE)
 NO_TUNNELS = b"HTTP/1.1 405 Method Not Allowed\r\ncontent-length: 0\r\nconnection: close\r\n\r\n"
 
@@ -44,6 +48,7 @@ class FastProtocol(HttpToolsProtocol):
     """Heads learnt since one came again."""
     _messages = 0
     """Requests that have begun in the present packet."""
+    _stopping = False
 
     def __init__(self, *args: Any, **kwargs: Any) -> None:
         super().__init__(*args, **kwargs)
@@ -215,6 +220,7 @@ class FastProtocol(HttpToolsProtocol):
     def on_response_complete(self) -> None:
         self.server_state.total_requests += 1
         if self.transport.is_closing():
+            self._let_go()
             return
         if self.flow.read_paused:
             self.flow.resume_reading()
@@ -234,6 +240,29 @@ class FastProtocol(HttpToolsProtocol):
             cycle.scope.pop(WHOLE_BODY, None)
             cycle.body = b""
 
+    def shutdown(self) -> None:
+        """See `HttpToolsProtocol`: the server stops, and what is being answered is the last."""
+        self._stopping = True
+        super().shutdown()
+        self._let_go()
+
+    def hang_up(self) -> None:
+        """Close the connection behind what has been written."""
+        self.transport.close()
+        self._let_go()
+
+    def _let_go(self) -> None:
+        """A stop waits for what a client still reads, and not for its word that it has read all."""
+        if not (self._stopping and self.scheme == "https" and self.transport.is_closing()):
+            return
+        if self not in self.connections:
+            return
+        if self.transport.get_write_buffer_size():
+            self.loop.call_later(LOOK_AGAIN_S, self._let_go)
+        else:
+            self.flow.resume_reading()
+            hear_no_more(self.transport)
+
     def send_400_response(self, msg: str) -> None:
         if self.parser.get_method() == b"CONNECT":
             self.transport.write(NO_TUNNELS)
@@ -243,6 +272,19 @@ class FastProtocol(HttpToolsProtocol):
 
     def _unsupported_upgrade_warning(self) -> None:
         """Nothing: an Upgrade header is a client's choice and no news to the operator."""
+
+
+def hear_no_more(transport: asyncio.Transport) -> None:
+    """
+    End a closing connection as if its peer had ended it, with what is written to it being sent.
+
+    Over TLS a transport says that it closes and waits half a minute to be told the same, which it
+    need not (RFC 8446 section 6.1): a client looks at a pooled connection when it next uses it.
+    """
+    with suppress(OSError):
+        number = os.dup(transport.get_extra_info("socket").fileno())
+        with socket.socket(fileno=number) as own:
+            own.shutdown(socket.SHUT_RD)
 
 
 def without_upgrade(data: bytes) -> bytes:

@@ -1,16 +1,21 @@
-"""Which scripts an administrator let run, and which wait for one; the same at every replica."""
+"""
+Which scripts an administrator let run or rejected, and which wait for one; the same at every
+replica.
+"""
 
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Literal
 
 import msgspec
 
 from gatepost.packs.scripts.script import Place, Script
-from gatepost.stores.api import Entries
+from gatepost.stores.api import Entries, Entry
 
 SUBJECT = "scripts"
-APPROVED, WAITING = "approved:", "waiting:"
+APPROVED, WAITING, REJECTED = "approved:", "waiting:", "rejected:"
+MOST_REJECTED = 50
+"""Rejections of one tenant that are kept, content and all; the oldest make room."""
 
 
 class Review(msgspec.Struct, frozen=True, kw_only=True):
@@ -27,9 +32,37 @@ class Review(msgspec.Struct, frozen=True, kw_only=True):
     """Seconds since the epoch."""
 
 
+class Judge(msgspec.Struct, frozen=True, kw_only=True):
+    """Who rejected a script; without a subject once the person was erased."""
+
+    subject: str
+    issuer: str = ""
+    name: str = ""
+    operator: bool = False
+    """Whether it was whoever runs the server, by the name that the machine knows them by."""
+
+    @property
+    def shown(self) -> str:
+        """As whoever calls the script is told."""
+        return (self.name or self.subject) if self.subject else "an administrator"
+
+
+class Rejection(msgspec.Struct, frozen=True, kw_only=True):
+    """One content that was rejected; nobody is asked about it again."""
+
+    review: Review
+    """As it waited."""
+    by: Judge
+    reason: str
+    """In words that whoever calls it reads; may be empty."""
+    at: float
+    until: float
+    """When it may wait again, in seconds since the epoch."""
+
+
 class Approvals:
     """
-    The approvals of one tenant.
+    The approvals and rejections of one tenant.
 
     One content of each name is approved: with a new one, the one before is history, so that nobody
     brings back a version that was replaced for a reason. Nothing is remembered in between: what is
@@ -55,8 +88,9 @@ class Approvals:
         Let them wait for an administrator, so that at most *most* of the tenant's do.
 
         The oldest make room, and an older version of the same file goes: it cannot run any more.
+        What was rejected does not wait.
         """
-        fresh = [one for one in scripts if one.text is not None and not await self._waits(one)]
+        fresh = [one for one in scripts if one.text is not None and await self._is_new(one)]
         if not fresh:
             return
         # Read once for all of them: what waits may be large, and a tenant has many scripts.
@@ -71,26 +105,90 @@ class Approvals:
             value = self._review(script, by)
             await self._entries.put(WAITING + script.digest, value, now=self._clock(), revision=0)
 
-    async def _waits(self, script: Script) -> bool:
-        return await self._entries.get(WAITING + script.digest) is not None
+    async def _is_new(self, script: Script) -> bool:
+        if await self._entries.get(WAITING + script.digest) is not None:
+            return False
+        return await self.rejection(script) is None
 
     async def waiting(self) -> list[Review]:
         """What waits for an administrator, the oldest first."""
-        return sorted(await self._all(WAITING), key=lambda one: (one.at, one.name))
+        found = await self._entries.all()
+        # A call at another replica may let it wait in the moment in which it is rejected.
+        rejected = {one.review.digest for one in self._rejections(found)}
+        waiting = [one for one in _reviews(found, WAITING) if one.digest not in rejected]
+        return sorted(waiting, key=lambda one: (one.at, one.name))
 
     async def all_approved(self) -> list[Review]:
         """What may run, by name."""
-        return await self._all(APPROVED)
+        return _reviews(await self._entries.all(), APPROVED)
+
+    async def rejected(self) -> list[Rejection]:
+        """What was rejected and is not asked about again, the last first."""
+        found = self._rejections(await self._entries.all())
+        return sorted(found, key=lambda one: (one.at, one.review.name), reverse=True)
+
+    async def rejection(self, script: Script) -> Rejection | None:
+        """The rejection of exactly this script, as long as it holds."""
+        entry = await self._entries.get(REJECTED + script.digest)
+        return None if entry is None else next(self._rejections([entry]), None)
 
     async def approve(self, script: Script, *, by: str) -> None:
         """Let exactly this script run; ValueError when nobody could have read it."""
         review = self._review(script, by)
         await self._entries.put(APPROVED + script.name, review, now=self._clock())
+        await self._entries.delete(REJECTED + script.digest)
         await self._entries.delete(WAITING + script.digest)
 
-    async def drop(self, digest: str) -> bool:
-        """Let a content wait no more; whether it did."""
-        return await self._entries.delete(WAITING + digest)
+    async def reject(self, review: Review, *, by: Judge, reason: str, until: float) -> bool:
+        """Let what waits wait no more, nor again *until* then; False: somebody was faster."""
+        now, key = self._clock(), REJECTED + review.digest
+        rejection = Rejection(review=review, by=by, reason=reason, at=now, until=until)
+        await self.tidy(most=MOST_REJECTED - 1)
+        value = msgspec.json.encode(rejection)
+        first = await self._entries.put(key, value, now=now, revision=0)
+        await self._entries.delete(WAITING + review.digest)
+        approved = await self.approved(review.name)
+        if first and approved is not None and approved.digest == review.digest:
+            # In the same moment: it may run, and must not be called rejected later on.
+            await self._entries.delete(key)
+            return False
+        return first
+
+    async def tidy(self, *, most: int = MOST_REJECTED) -> int:
+        """Forget rejections that hold no more, and the oldest beyond *most*; how many."""
+        found = await self._entries.all()
+        stored = [one for one in found if one.key.startswith(REJECTED)]
+        kept = sorted(self._rejections(stored), key=lambda one: one.at)[-most:]
+        keys = {REJECTED + one.review.digest for one in kept}
+        gone = [one.key for one in stored if one.key not in keys]
+        for key in gone:
+            await self._entries.delete(key)
+        return len(gone)
+
+    async def forget(self, issuer: str, subject: str) -> int:
+        """Take a person out of what they asked for and rejected; how many contents that were."""
+        gone = 0
+        for entry in await self._entries.all():
+            if entry.key.startswith(WAITING) and _read(entry.value).by == subject:
+                gone += await self._entries.delete(entry.key)
+        for entry in await self._entries.all():
+            if not entry.key.startswith(REJECTED):
+                continue
+            before = msgspec.json.decode(entry.value, type=Rejection)
+            after = _without(before, issuer, subject)
+            if after != before:
+                value = msgspec.json.encode(after)
+                # Whoever changed it meanwhile took it away.
+                gone += await self._entries.put(
+                    entry.key, value, now=self._clock(), revision=entry.revision
+                )
+        return gone
+
+    async def has(self, name: str) -> bool:
+        """Whether something of that name is approved or waits."""
+        found = await self._entries.all()
+        names = {one.name for kind in (APPROVED, WAITING) for one in _reviews(found, kind)}
+        return name in names
 
     async def revoke(self, name: str) -> Literal["approved", "waiting"] | None:
         """Nothing of that name may run, or waits, any more; what there was."""
@@ -117,9 +215,28 @@ class Approvals:
             )
         )
 
-    async def _all(self, kind: str) -> list[Review]:
-        entries = await self._entries.all()
-        return [_read(entry.value) for entry in entries if entry.key.startswith(kind)]
+    def _rejections(self, entries: Iterable[Entry]) -> Iterator[Rejection]:
+        """Those among the entries that hold."""
+        now = self._clock()
+        for entry in entries:
+            if entry.key.startswith(REJECTED):
+                rejection = msgspec.json.decode(entry.value, type=Rejection)
+                if rejection.until > now:
+                    yield rejection
+
+
+def _without(rejection: Rejection, issuer: str, subject: str) -> Rejection:
+    review = rejection.review
+    if review.by == subject:
+        review = msgspec.structs.replace(review, by="")
+    if (rejection.by.issuer, rejection.by.subject) == (issuer, subject):
+        nobody = Judge(subject="", name="erased")
+        return msgspec.structs.replace(rejection, review=review, by=nobody, reason="")
+    return msgspec.structs.replace(rejection, review=review)
+
+
+def _reviews(entries: Iterable[Entry], kind: str) -> list[Review]:
+    return [_read(entry.value) for entry in entries if entry.key.startswith(kind)]
 
 
 def _read(value: bytes) -> Review:

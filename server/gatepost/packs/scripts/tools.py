@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import BaseModel, Field
 
-from gatepost.packs.scripts.approvals import SUBJECT, Approvals
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Rejection
 from gatepost.packs.scripts.catalog import Catalog
 from gatepost.packs.scripts.outline import outline_of
 from gatepost.packs.scripts.process import MOST_DEPTH, Ended, Host, Job, depth_of, perform
@@ -28,6 +28,10 @@ TIMEOUT_S = 2 * LONGEST_S
 PENDING = (
     "Error: Script '{file}' is pending approval. An administrator must review and approve this "
     "script before it can be executed."
+)
+REJECTED = (
+    "Error: Script '{file}' was rejected by {by}, so it was not run.{reason} Do not call it again "
+    "as it is: change it, or ask your user."
 )
 
 
@@ -56,7 +60,10 @@ class Scripts(BaseModel):
 
 
 class Reloaded(BaseModel):
-    """What changed since the last reload, by name; `unapproved` must wait for an administrator."""
+    """
+    What changed since the last reload, by name; `unapproved` waits for an administrator, or was
+    rejected.
+    """
 
     new: list[str]
     changed: list[str]
@@ -197,9 +204,19 @@ async def may_run(ctx: CallContext, settings: ScriptsSettings, script: Script) -
 
 
 async def _require(ctx: CallContext, settings: ScriptsSettings, script: Script) -> None:
-    if not await may_run(ctx, settings, script):
-        await _submit(ctx, settings, script)
-        raise ToolFailure("denied", PENDING.format(file=script.file))
+    if await may_run(ctx, settings, script):
+        return
+    rejection = await Approvals(ctx.entries(SUBJECT)).rejection(script)
+    if rejection is not None:
+        raise ToolFailure("denied", _rejected(script, rejection))
+    await _submit(ctx, settings, script)
+    raise ToolFailure("denied", PENDING.format(file=script.file))
+
+
+def _rejected(script: Script, rejection: Rejection) -> str:
+    said = rejection.reason
+    reason = f" Their reason: {said}" + ("" if said[-1:] in ".!?" else ".") if said else ""
+    return REJECTED.format(file=script.file, by=rejection.by.shown, reason=reason)
 
 
 async def _submit(ctx: CallContext, settings: ScriptsSettings, *scripts: Script) -> None:

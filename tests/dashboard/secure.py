@@ -1,0 +1,211 @@
+"""A dashboard in production: over TLS of its own or a proxy's, with an issuer that is far away."""
+
+import base64
+import hashlib
+import json
+import secrets
+import ssl
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+from urllib.parse import parse_qsl, urlencode
+
+import httpx2
+
+from gatepost.keyring import create
+from tests.authz.certificates import Company
+from tests.dashboard.site import CLIENT, SECRET
+from tests.support.browser import forms_of
+from tests.support.door import Door
+from tests.support.forge import Forge, jwk, rsa_key
+from tests.support.gatepost import Gatepost, running
+from tests.support.idp import Idp, Receive, Scope, Send, respond
+from tests.support.proxy import Balancer
+from tests.support.sockets import free_port, serving
+from tests.support.tunnel import Tunnel
+from tests.tenancy.post import toml
+
+HOST, WITHIN_S = "id.company.test", 30
+BASE = "/dashboard"
+VOUCHED = (b"x-forwarded-proto", b"x-forwarded-for")
+
+
+class Provider(Idp):
+    """https://id.company.test: lets everybody in at once, as `person`."""
+
+    def __init__(self, company: Company) -> None:
+        certificate, key = company.certify(HOST)
+        super().__init__(f"https://{HOST}", ssl_certfile=certificate, ssl_keyfile=key)
+        self.person, self.asked = "dave", list[dict[str, str]]()
+        self._codes: dict[str, dict[str, str]] = {}
+        self.issuer("main", [jwk(rsa_key())])
+
+    async def _answer(self, scope: Scope, receive: Receive, send: Send) -> None:
+        if scope["path"] == "/main/authorize":
+            asked = dict(parse_qsl(scope["query_string"].decode()))
+            self.asked.append(asked)
+            code = secrets.token_urlsafe(16)
+            self._codes[code] = asked
+            way = {"code": code, "state": asked["state"], "iss": self.issuer("main")}
+            back = f"{asked['redirect_uri']}?{urlencode(way)}"
+            await respond(send, 303, b"", ((b"location", back.encode()),))
+        elif scope["path"] == "/main/token":
+            form = dict(parse_qsl((await receive())["body"].decode()))
+            tokens = self._redeemed(dict(scope["headers"]), form)
+            await respond(send, 200 if tokens else 400, json.dumps(tokens).encode())
+        else:
+            await super()._answer(scope, receive, send)
+
+    def _redeemed(self, headers: dict[bytes, bytes], form: dict[str, str]) -> dict[str, Any]:
+        """Tokens for a code, once, for the client that asked for it (RFC 6749 section 4.1.3)."""
+        asked = self._codes.pop(form["code"], {})
+        digest = hashlib.sha256(form["code_verifier"].encode()).digest()
+        challenge = base64.urlsafe_b64encode(digest).rstrip(b"=").decode()
+        basic = base64.b64encode(f"{CLIENT}:{SECRET}".encode())
+        if (
+            not asked
+            or asked["redirect_uri"] != form["redirect_uri"]
+            or asked["code_challenge"] != challenge
+            or headers[b"authorization"] != b"Basic " + basic
+        ):
+            return {}
+        forge = Forge(self.issuer("main"), asked["resource"])
+        person = {"sub": self.person, "roles": ["approver"]}
+        identity = {"aud": CLIENT, "nonce": asked["nonce"], **person}
+        return {
+            "token_type": "Bearer",
+            "access_token": forge.token(client_id=CLIENT, **person),
+            "id_token": forge.token(header={"typ": "JWT"}, **identity),
+        }
+
+
+class Vouching(Balancer):
+    """Ends TLS and says so, whatever the client says."""
+
+    def headers(self, scope: Scope, upstream: str) -> list[tuple[bytes, bytes]]:
+        """See `Balancer`."""
+        kept = [(name, value) for name, value in scope["headers"] if name not in VOUCHED]
+        peer = scope["client"][0].encode()
+        return [*kept, *zip(VOUCHED, (b"https", peer), strict=True)]
+
+
+class Secure:
+    """The running server: where people reach it, and where it listens itself."""
+
+    def __init__(self, process: Gatepost, port: int, provider: Provider, out: Tunnel) -> None:
+        self.process, self.port, self.provider, self.out = process, port, provider, out
+        self.trusting: ssl.SSLContext
+        self.origin = process.origin
+        self.home = self.origin + BASE
+
+    @property
+    def door(self) -> Door:
+        """Where agents come in."""
+        return Door(f"{self.origin}/mcp", tls=self.trusting)
+
+    def token(self, **claims: Any) -> str:
+        """An agent's."""
+        return Forge(self.provider.issuer("main"), f"{self.origin}/mcp").token(**claims)
+
+    def rest(self, tool: str, filename: str, **more: Any) -> int:
+        """Status of one call of an agent."""
+        body = json.dumps({"filename": filename, **more}).encode()
+        return self.door.send("POST", f"/tool/{tool}/call", body=body, token=self.token()).status
+
+    @contextmanager
+    def guest(self) -> Iterator["Guest"]:
+        """A browser."""
+        with (
+            httpx2.Client(base_url=self.origin, timeout=WITHIN_S, verify=self.trusting) as here,
+            httpx2.Client(proxy=self.out.url, timeout=WITHIN_S, verify=self.trusting) as far,
+        ):
+            yield Guest(here, far)
+
+
+class Guest:
+    """Keeps cookies, checks certificates, names its origin with forms, follows nothing itself."""
+
+    def __init__(self, http: httpx2.Client, far: httpx2.Client) -> None:
+        self.http, self._far = http, far
+
+    def get(self, below: str = "") -> httpx2.Response:
+        return self.http.get(BASE + below)
+
+    def sign_in(self) -> list[httpx2.Response]:
+        """All the way; what the dashboard answered at the start and at the end."""
+        page = forms_free(self.get("/sign-in").text)
+        start = self.http.get(page)
+        back = self._far.get(start.headers["location"]).headers["location"]
+        return [start, self.http.get(back)]
+
+    def post(self, below: str, origin: str, **fields: str) -> httpx2.Response:
+        """A form, with the token of this session."""
+        fields = {"csrf": self.token(), **fields}
+        return self.http.post(BASE + below, data=fields, headers={"origin": origin})
+
+    def token(self) -> str:
+        """What this session's forms carry."""
+        fields = [field for form in forms_of(self.get().text) for field in form.fields]
+        return dict(fields)["csrf"]
+
+    def cookies(self) -> dict[str, str]:
+        return {cookie.name: cookie.value or "" for cookie in self.http.cookies.jar}
+
+
+def forms_free(page: str) -> str:
+    """Where the link to the only issuer leads."""
+    start = page.index(f"{BASE}/sign-in/start?")
+    return page[start : page.index('"', start)].replace("&amp;", "&")
+
+
+@contextmanager
+def secure(folder: Path, provider: Provider, out: Tunnel, **listen: Any) -> Iterator[Secure]:
+    """`gatepost serve` in production, at the address that *listen* and `at` say."""
+    port, at = listen.setdefault("port", free_port()), listen.pop("at", 0)
+    create(folder / "keyring.json")
+    (folder / "secret").write_text(SECRET)
+    issuer = {
+        "issuer": provider.issuer("main"),
+        "tenant": {"claim": "org_id"},
+        "tenants": {"acme": "acme"},
+        "roles": {"approver": {"claim": "roles", "value": "approver"}},
+        "dashboard": {"client_id": CLIENT, "client_secret": "file:secret"},
+    }
+    tree = {
+        "resource": f"https://localhost:{at or port}/mcp",
+        "listen": listen,
+        "keys": {"ring": "file:keyring.json"},
+        "network": {"ca_bundle": listen.pop("ca"), "proxy": out.url},
+        "issuers": [issuer],
+        "tools": {"packs": ["demo"]},
+        "storage": {"database": "sqlite:///gatepost.db"},
+    }
+    lines = [f"{name} = {toml(value)}" for name, value in tree.items()]
+    (folder / "gatepost.toml").write_text("\n".join(lines), encoding="utf-8")
+    with running("serve", cwd=folder) as process:
+        yield Secure(process, port, provider, out)
+
+
+@contextmanager
+def direct(folder: Path, company: Company, provider: Provider, out: Tunnel) -> Iterator[Secure]:
+    """It speaks TLS itself."""
+    certificate, key = company.certify("localhost")
+    listen = {"tls_certificate": certificate, "tls_key": key, "ca": str(company.bundle)}
+    with secure(folder, provider, out, **listen) as site:
+        site.trusting = ssl.create_default_context(cafile=str(company.bundle))
+        yield site
+
+
+@contextmanager
+def behind(folder: Path, company: Company, provider: Provider, out: Tunnel) -> Iterator[Secure]:
+    """A proxy on this machine ends TLS."""
+    certificate, key = company.certify("localhost")
+    front = free_port()
+    listen = {"trusted_proxies": ["127.0.0.1/32"], "at": front, "ca": str(company.bundle)}
+    with secure(folder, provider, out, **listen) as site:
+        site.trusting = ssl.create_default_context(cafile=str(company.bundle))
+        proxy = Vouching([f"http://127.0.0.1:{site.port}"])
+        options = {"port": front, "ssl_certfile": certificate, "ssl_keyfile": key}
+        with serving(proxy, lifespan="on", **options):
+            yield site

@@ -1,0 +1,50 @@
+"""A script under review: rejected with a reason, found again, and approved after all."""
+
+from collections.abc import Iterator
+from html import unescape
+
+import pytest
+
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals
+from gatepost.packs.scripts.script import Script
+from tests.dashboard.studio import Studio, studio
+from tests.dashboard.test_pages import decide
+
+pytestmark = pytest.mark.requirement("P11")
+
+SCRIPT = Script("monthly_report", b"send_everything()\n", "workspace")
+REASON = "It sends <b>everything</b>."
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Studio]:
+    with studio(tmp_path_factory.mktemp("scripts")) as running:
+        yield running
+
+
+def test_a_rejected_script_stays_where_it_can_be_found(company: Studio) -> None:
+    """In the history, on its own page, and no longer among what waits."""
+    scripts = Approvals(company.site.services.records.of("acme").entries(SUBJECT))
+    company.site.run(scripts.submit([SCRIPT], by="erin", most=10))
+    below = f"script-{SCRIPT.digest}"
+    with company.site.guest("alice") as alice, company.site.guest("carol") as carol:
+        assert decide(alice, below, "reject", reason=REASON) == 303
+        company.site.run(scripts.submit([SCRIPT], by="erin", most=10))
+        inbox, history = alice.get("").text, alice.get("/history?state=rejected").text
+        page, theirs = alice.get(f"/approvals/{below}").text, carol.get(f"/approvals/{below}").text
+        file = alice.get(f"/approvals/{below}/arguments").text
+        again = decide(alice, below, "reject", reason="once more")
+        refused, after_all = decide(carol, below, "approve"), decide(alice, below, "approve")
+        gone = alice.get(f"/approvals/{below}").status_code
+
+    assert SCRIPT.file not in inbox
+    assert below in history
+    for told in (history, page):
+        assert "Alice Archer" in told
+        assert REASON in unescape(told)
+        assert REASON not in told
+    assert "nobody is asked about this content again until" in page
+    assert ("Approve after all" in page, "Approve after all" in theirs) == (True, False)
+    assert file == SCRIPT.text
+    assert (again, refused, after_all, gone) == (409, 409, 303, 404)
+    assert company.site.run(scripts.holds(SCRIPT))

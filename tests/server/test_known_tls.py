@@ -1,0 +1,131 @@
+"""A head that comes again means the same over TLS, whatever records it comes in."""
+
+import ssl
+from collections.abc import AsyncIterator
+from contextlib import asynccontextmanager
+
+import pytest
+
+from gatepost.listen import tls_context
+from gatepost.wire.deadlines import Deadlines
+from gatepost.wire.fast import FastProtocol
+from tests.authz.certificates import Company
+from tests.server.test_known import FRAMINGS, PACKETS, REFUSED, app, post, told, warmed
+from tests.server.wire import Wire, connected, serving
+
+pytestmark = pytest.mark.requirement("P3")
+
+PATIENT = Deadlines(head_s=30.0, keep_alive_s=30, drain_s=1, max_head_bytes=2000)
+MOST_IN_A_RECORD = 16 * 1024
+"""Bytes (RFC 8446 section 5.1)."""
+
+
+@pytest.fixture(scope="module")
+def company(tmp_path_factory: pytest.TempPathFactory) -> Company:
+    return Company(tmp_path_factory.mktemp("company"))
+
+
+@pytest.fixture(scope="module")
+def trusting(company: Company) -> ssl.SSLContext:
+    """How clients of this company speak TLS."""
+    return ssl.create_default_context(cafile=str(company.bundle))
+
+
+@pytest.fixture(scope="module")
+async def port(company: Company) -> AsyncIterator[int]:
+    tls = tls_context(*company.certify("localhost"))
+    async with serving(app, FastProtocol, deadlines=PATIENT, tls=tls) as port:
+        yield port
+
+
+@pytest.fixture
+async def wire(port: int, trusting: ssl.SSLContext) -> AsyncIterator[Wire]:
+    """A connection on which the usual head is known."""
+    async with connected(port, tls=trusting) as wire:
+        await warmed(wire)
+        yield wire
+
+
+@pytest.mark.parametrize("packets", PACKETS.values(), ids=PACKETS.keys())
+async def test_a_request_means_the_same_in_any_records(
+    port: int, trusting: ssl.SSLContext, wire: Wire, packets: list[bytes]
+) -> None:
+    """As on a connection where nothing is known, twice, and the usual one is still served."""
+    async with connected(port, tls=trusting) as fresh:
+        for packet in packets:
+            await fresh.send(packet)
+        expected = await told(fresh)
+
+    for _ in range(2):
+        for packet in packets:
+            await wire.send(packet)
+        found = await told(wire)
+        assert found | {"times": 1} == expected | {"times": 1}
+    await wire.send(post(b"first"))
+    assert (await told(wire))["body"] == "first"
+
+
+@pytest.mark.parametrize(("packets", "bodies"), FRAMINGS.values(), ids=FRAMINGS.keys())
+async def test_a_known_head_ends_where_its_length_says(
+    wire: Wire, packets: list[bytes], bodies: list[str]
+) -> None:
+    """Pipelined, or in records that end elsewhere than requests do."""
+    for packet in packets:
+        await wire.send(packet)
+    assert [(await told(wire))["body"] for _ in bodies] == bodies
+
+
+@pytest.mark.parametrize("packet", REFUSED.values(), ids=REFUSED.keys())
+async def test_what_the_parser_refuses_is_refused_behind_a_known_head(
+    wire: Wire, packet: bytes
+) -> None:
+    """It is no request, and the connection ends."""
+    await wire.send(packet)
+    assert b'"end"' not in await wire.rest()
+
+
+async def test_a_body_of_many_records_belongs_to_its_head(wire: Wire) -> None:
+    """No record holds it: it comes in as many pieces as the system makes of them."""
+    for size in (MOST_IN_A_RECORD - 1, MOST_IN_A_RECORD, 3 * MOST_IN_A_RECORD):
+        await wire.send(post(b"x" * size))
+        assert (await told(wire))["body"] == "x" * size
+    await wire.send(post(b"last"))
+    assert (await told(wire))["body"] == "last"
+
+
+@pytest.fixture(params=[ssl.TLSVersion.TLSv1_2, ssl.TLSVersion.TLSv1_3], ids=str)
+def version(request: pytest.FixtureRequest, company: Company) -> ssl.SSLContext:
+    """A client that speaks this version only."""
+    context = ssl.create_default_context(cafile=str(company.bundle))
+    context.minimum_version = context.maximum_version = request.param
+    return context
+
+
+async def test_a_head_is_known_in_either_version(port: int, version: ssl.SSLContext) -> None:
+    """And its times go on being counted while lengths change."""
+    async with connected(port, tls=version) as wire:
+        await warmed(wire)
+        for times, body in enumerate((b"a", b"first", b"a longer one"), 3):
+            await wire.send(post(body))
+            found = await told(wire)
+            assert (found["body"], found["times"]) == (body.decode(), times)
+
+
+@asynccontextmanager
+async def warm(port: int, tls: ssl.SSLContext, token: bytes) -> AsyncIterator[Wire]:
+    """A connection whose usual head has that token."""
+    async with connected(port, tls=tls) as wire:
+        for _ in range(3):
+            await wire.send(post(b"first").replace(b"token", token))
+            await told(wire)
+        yield wire
+
+
+async def test_what_is_known_is_the_connections_own(port: int, trusting: ssl.SSLContext) -> None:
+    """Two at once, with heads of the same length: neither ever has the other's fields."""
+    async with warm(port, trusting, b"first") as one, warm(port, trusting, b"other") as other:
+        for _ in range(3):
+            for wire, token in ((one, "first"), (other, "other")):
+                await wire.send(post(b"x").replace(b"token", token.encode()))
+                found = await told(wire)
+                assert ["authorization", f"Bearer {token}"] in found["headers"]
