@@ -2,6 +2,9 @@
 PYTHON ?= python3
 BIN := .venv/bin
 PIP := $(BIN)/python -m pip --disable-pip-version-check --quiet
+# What pip does for packages that it copies. Where PYTHONDONTWRITEBYTECODE is set, as in many
+# containers, every start would compile 300 files anew, for as long as all the rest takes.
+COMPILE := $(BIN)/python -m compileall -q server authz keys
 
 .PHONY: dev test lint bench lock clean
 
@@ -17,6 +20,7 @@ lint: .venv/dev ## format, lint, types
 	$(BIN)/mypy
 
 bench: .venv/dev ## what a call costs, beside a bare server and the peers
+	@$(COMPILE)
 	$(BIN)/python -m bench $(ARGS)
 
 .venv/python:
@@ -28,6 +32,7 @@ bench: .venv/dev ## what a call costs, beside a bare server and the peers
 .venv/core: .venv/python requirements.lock pyproject.toml
 	@$(PIP) install --require-hashes --requirement requirements.lock
 	@$(PIP) install --no-deps --no-build-isolation --editable .
+	@$(COMPILE)
 	@touch $@
 
 .venv/dev: .venv/core requirements-dev.lock

@@ -12,6 +12,8 @@ PACKAGES = ("gatepost", "gatepost_authz", "gatepost_keys.issuer")
 def test_a_package_exports_exactly_what_it_lists(name: str) -> None:
     """A name that slips out is one that somebody will depend on."""
     package = import_module(name)
+    # What is loaded when it is asked for is there from then on.
+    assert all(hasattr(package, attribute) for attribute in package.__all__)
     public = {attribute for attribute in vars(package) if not attribute.startswith("_")}
     modules = {attribute for attribute in public if inspect.ismodule(getattr(package, attribute))}
 

@@ -70,8 +70,8 @@ async def test_a_late_statement_of_sqlite_ends_by_itself(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Its caller hears of it in time, the connection is whole and serves on."""
-    monkeypatch.setattr(database, "ANSWER_S", 0.1)
     records, hold = await opened(f"sqlite:///{tmp_path}/records.db"), Hold()
+    monkeypatch.setattr(database, "ANSWER_S", 0.1)
 
     with pytest.raises(StoreUnavailable, match="in time"):
         await records.database.look(hold)
@@ -80,16 +80,16 @@ async def test_a_late_statement_of_sqlite_ends_by_itself(
     assert await records.of("acme").claims.begin(claim(), now=0.0) is None
     await records.aclose()
 
-    assert records.database.engine.pool.checkedout() == 0  # type: ignore[attr-defined]
+    assert records.database.engine.sync_engine.pool.checkedout() == 0  # type: ignore[attr-defined]
 
 
 async def test_a_close_does_not_wait_for_a_disk_that_hangs(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """It says so and goes on: the process has to end."""
+    records, hold = await opened(f"sqlite:///{tmp_path}/records.db"), Hold()
     monkeypatch.setattr(database, "ANSWER_S", 0.1)
     monkeypatch.setattr(database, "OVER_S", 0.1)
-    records, hold = await opened(f"sqlite:///{tmp_path}/records.db"), Hold()
     with pytest.raises(StoreUnavailable):
         await records.database.look(hold)
 
@@ -120,4 +120,4 @@ async def test_a_close_does_not_wait_for_a_server_that_hangs(
         finally:
             own_postgres.signal(signal.SIGCONT)
 
-    assert records.database.engine.pool.checkedin() == 0  # type: ignore[attr-defined]
+    assert records.database.engine.sync_engine.pool.checkedin() == 0  # type: ignore[attr-defined]

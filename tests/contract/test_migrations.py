@@ -1,7 +1,10 @@
 """The schema: as the tables say, on both databases, and never half way."""
 
 import shutil
+import sqlite3
+from contextlib import closing
 from pathlib import Path
+from typing import Any
 
 import pytest
 from alembic.autogenerate import compare_metadata
@@ -108,6 +111,53 @@ async def test_a_server_says_once_that_it_made_its_file(tmp_path: Path) -> None:
     assert [(one["event"], one["before"], one["after"]) for one in logs] == [
         ("database_migrated", None, REVISION)
     ]
+
+
+Shape = dict[str, tuple[list[object], list[object], list[object]]]
+
+
+def shape(path: Path) -> Shape:
+    """Each table's columns, indexes and rows, in whatever order they were made."""
+    with closing(sqlite3.connect(path)) as file:
+
+        def ask(query: str, *values: str) -> list[Any]:
+            return file.execute(query, values).fetchall()
+
+        def index(name: str) -> list[Any]:
+            return ask("SELECT seqno, name, desc, coll, key FROM pragma_index_xinfo(?)", name)
+
+        found: Shape = {}
+        for (table,) in ask("SELECT name FROM sqlite_master WHERE type = 'table'"):
+            columns = ask(
+                'SELECT name, type, "notnull", dflt_value, pk FROM pragma_table_info(?)', table
+            )
+            indexes = ask('SELECT name, "unique", origin, partial FROM pragma_index_list(?)', table)
+            rows = ask(f"SELECT * FROM {table}")  # noqa: S608  # a name of the schema
+            found[table] = (
+                sorted(columns), sorted((*one, index(one[0])) for one in indexes), rows,
+            )  # fmt: skip
+        return found
+
+
+async def test_a_new_file_is_what_all_steps_together_make(tmp_path: Path) -> None:
+    """A start makes the tables at once, and a later step finds them as the earlier left them."""
+    await (await opened(f"sqlite:///{tmp_path}/made.db")).aclose()
+    await migrate(f"sqlite:///{tmp_path}/migrated.db")
+
+    assert shape(tmp_path / "made.db") == shape(tmp_path / "migrated.db")
+
+
+async def test_a_file_of_somebody_elses_is_left_as_it_is(tmp_path: Path) -> None:
+    """A table that happens to have the name of one of ours is not taken for it."""
+    with closing(sqlite3.connect(tmp_path / "theirs.db")) as file:
+        file.execute("CREATE TABLE grants (amount TEXT)")
+    before = shape(tmp_path / "theirs.db")
+
+    for opening in (opened, migrate):
+        with pytest.raises(StoreUnavailable):
+            await opening(f"sqlite:///{tmp_path}/theirs.db")
+
+    assert shape(tmp_path / "theirs.db") == before
 
 
 async def kept(empty_url: str) -> Database:

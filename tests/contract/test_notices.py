@@ -190,8 +190,8 @@ async def test_a_change_that_hangs_half_way_is_taken_back(
     migrated_postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The request is in the transaction already when its notice hangs; neither is kept."""
-    monkeypatch.setattr(database, "ANSWER_S", 0.5)
     records = await open_records(migrated_postgres)
+    monkeypatch.setattr(database, "ANSWER_S", 0.5)
     approvals = records.of("acme").approvals
     other = await asyncpg.connect(migrated_postgres)
     await other.execute("BEGIN; LOCK TABLE notices")

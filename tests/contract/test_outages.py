@@ -54,8 +54,8 @@ async def test_a_statement_that_hangs_is_given_up(
     migrated_postgres: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The deadline is ours, nothing is left waiting, and later all works."""
-    monkeypatch.setattr(database, "ANSWER_S", 0.3)
     records = await open_records(migrated_postgres)
+    monkeypatch.setattr(database, "ANSWER_S", 0.3)
     claims = records.of("acme").claims
     other = await asyncpg.connect(migrated_postgres)
     await other.execute("BEGIN; LOCK TABLE claims")
@@ -233,7 +233,7 @@ async def test_a_database_that_hung_is_used_again(
             own_postgres.signal(signal.SIGCONT)
         monkeypatch.setattr(database, "ANSWER_S", 20.0)
         again = await asyncio.gather(*(claims.get(b"%d" % n) for n in range(30)))
-        pool = records.database.engine.pool
+        pool = records.database.engine.sync_engine.pool
         await records.aclose()
 
     assert {type(answer) for answer in answers} == {StoreUnavailable}

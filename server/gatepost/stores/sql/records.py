@@ -137,8 +137,8 @@ async def opened(url: str) -> SqlRecords:
     async with contextlib.AsyncExitStack() as undo:
         undo.push_async_callback(database.aclose)
         if url.startswith(sqlite.SCHEME):
-            move = await schema.migrate(database)
-            if move.steps:
+            move = await schema.make(database)
+            if move.before != move.after:
                 log.info("database_migrated", before=move.before, after=move.after)
         else:
             await schema.check(database)

@@ -6,12 +6,22 @@ from collections.abc import AsyncIterator
 from pathlib import Path
 
 import msgspec
-from sqlalchemy import Connection, inspect, text
-from sqlalchemy.ext.asyncio import AsyncConnection
+from sqlalchemy import (
+    Column,
+    Connection,
+    MetaData,
+    PrimaryKeyConstraint,
+    String,
+    Table,
+    insert,
+    inspect,
+    select,
+)
 
 from gatepost.stores.api import StoreRefused
+from gatepost.stores.sql import engine
 from gatepost.stores.sql.database import Database
-from gatepost.stores.sql.tables import REVISION
+from gatepost.stores.sql.tables import METADATA, REVISION
 
 MIGRATIONS = "gatepost.stores.migrations.steps"
 """Loaded by name: Alembic costs a tenth of a second, and most starts do not need it."""
@@ -29,8 +39,13 @@ _BEGIN = {
         "SELECT pg_advisory_xact_lock(7449363229243306868)",
     ),
 }
-_VERSIONS = "alembic_version"
-_FOUND = text("SELECT version_num FROM alembic_version")
+# As Alembic makes it, which finds its place in it later.
+_VERSIONS = Table(
+    "alembic_version",
+    MetaData(),
+    Column("version_num", String(32), nullable=False),
+    PrimaryKeyConstraint("version_num", name="alembic_version_pkc"),
+)
 
 
 class Move(msgspec.Struct, frozen=True):
@@ -80,6 +95,34 @@ async def migrate(database: Database, scripts: Path = SCRIPTS) -> Move:
     return await database.apart(_migrate(database, scripts), within_s=MIGRATION_S)
 
 
+async def make(database: Database) -> Move:
+    """
+    As `migrate`, but that an empty database gets the tables at once, which says nothing of steps.
+
+    They are those that all steps together make, without the wait for what runs the steps.
+    """
+    if await revision(database) is not None:
+        return await migrate(database)
+    made = await database.apart(_make(database), within_s=MIGRATION_S)
+    # Else somebody was faster, and maybe with fewer steps.
+    return Move(None, REVISION) if made else await migrate(database)
+
+
+async def _make(database: Database) -> bool:
+    async with _alone(database) as connection:
+        return await connection.run_sync(_made)
+
+
+def _made(connection: Connection) -> bool:
+    if _revision(connection) is not None:
+        return False
+    # A table that is there already is nobody's of ours: to take it for one would end badly.
+    for tables in (METADATA, _VERSIONS.metadata):
+        tables.create_all(connection, checkfirst=False)
+    connection.execute(insert(_VERSIONS).values(version_num=REVISION))
+    return True
+
+
 async def _migrate(database: Database, scripts: Path) -> Move:
     steps = importlib.import_module(MIGRATIONS)
     async with _alone(database) as connection:
@@ -92,7 +135,7 @@ async def _migrate(database: Database, scripts: Path) -> Move:
 
 
 @contextlib.asynccontextmanager
-async def _alone(database: Database) -> AsyncIterator[AsyncConnection]:
+async def _alone(database: Database) -> AsyncIterator[engine.Connection]:
     """A connection in a transaction of ours that no other migration is in."""
     async with database.engine.connect() as connection:
         for statement in _BEGIN[database.dialect]:
@@ -105,7 +148,7 @@ async def _alone(database: Database) -> AsyncIterator[AsyncConnection]:
 
 
 def _revision(connection: Connection) -> str | None:
-    if not inspect(connection).has_table(_VERSIONS):
+    if not inspect(connection).has_table(_VERSIONS.name):
         return None
-    found: str | None = connection.execute(_FOUND).scalar()
+    found: str | None = connection.execute(select(_VERSIONS.c.version_num)).scalar()
     return found
