@@ -22,6 +22,7 @@ from sqlalchemy import (
     update,
 )
 from sqlalchemy.exc import IntegrityError
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gatepost.stores.api import StoreUnavailable
 from gatepost.stores.audit import (
@@ -49,7 +50,6 @@ from gatepost.stores.segment import (
     summed,
 )
 from gatepost.stores.sql.database import Database, told
-from gatepost.stores.sql.engine import Connection
 from gatepost.stores.sql.tables import (
     AUDIT_CHECKPOINTS,
     AUDIT_HEADS,
@@ -322,7 +322,7 @@ class SqlScribe:
 
 
 @contextlib.asynccontextmanager
-async def transaction(database: Database) -> AsyncIterator[Connection]:
+async def transaction(database: Database) -> AsyncIterator[AsyncConnection]:
     """A connection whose statements count all together, or none."""
     async with database.engine.connect() as connection:
         await connection.exec_driver_sql(_BEGIN[database.dialect])
@@ -333,7 +333,7 @@ async def transaction(database: Database) -> AsyncIterator[Connection]:
         await connection.exec_driver_sql("COMMIT")
 
 
-async def locked(connection: Connection, tenants: Sequence[str]) -> dict[str, Head | None]:
+async def locked(connection: AsyncConnection, tenants: Sequence[str]) -> dict[str, Head | None]:
     """
     Where these chains end, for nobody else to move until the transaction is over.
 
@@ -357,7 +357,7 @@ async def locked(connection: Connection, tenants: Sequence[str]) -> dict[str, He
 
 
 async def add(
-    connection: Connection, batch: Batch, heads: dict[str, Head | None], link: Link
+    connection: AsyncConnection, batch: Batch, heads: dict[str, Head | None], link: Link
 ) -> dict[str, Sequence[Row]]:
     """Put drafts behind the heads."""
     made: dict[str, list[Segment]] = {}
@@ -371,7 +371,7 @@ async def add(
     return {tenant: Added(segments) for tenant, segments in made.items()}
 
 
-async def put(connection: Connection, made: Mapping[str, Sequence[Segment]]) -> None:
+async def put(connection: AsyncConnection, made: Mapping[str, Sequence[Segment]]) -> None:
     """Add segments."""
     values = [
         {"tenant": tenant, **msgspec.structs.asdict(segment)}
@@ -382,7 +382,7 @@ async def put(connection: Connection, made: Mapping[str, Sequence[Segment]]) -> 
         await connection.execute(insert(AUDIT_SEGMENTS), values)
 
 
-async def keep(connection: Connection, heads: Sequence[Head]) -> None:
+async def keep(connection: AsyncConnection, heads: Sequence[Head]) -> None:
     """Put these heads in the place of those before."""
     values = [msgspec.structs.asdict(head) for head in heads]
     await connection.execute(_keep(connection.dialect.name), values)

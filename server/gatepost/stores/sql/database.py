@@ -9,9 +9,9 @@ import structlog
 from sqlalchemy import URL, Connection, CursorResult, Executable, Row
 from sqlalchemy.exc import DBAPIError, IntegrityError
 from sqlalchemy.exc import TimeoutError as PoolExhausted
+from sqlalchemy.ext.asyncio import AsyncEngine, create_async_engine
 
 from gatepost.stores.api import StoreUnavailable
-from gatepost.stores.sql.engine import Engine
 
 ANSWER_S = 6.0
 """Waiting for a connection, connecting and the statement together."""
@@ -46,7 +46,7 @@ class Database:
     itself, and its caller is told in time.
     """
 
-    def __init__(self, engine: Engine, *, interruptible: bool) -> None:
+    def __init__(self, engine: AsyncEngine, *, interruptible: bool) -> None:
         self.engine = engine
         self.dialect = engine.dialect.name
         self._interruptible = interruptible
@@ -136,9 +136,9 @@ async def _bounded(work: Coroutine[Any, Any, Found], within_s: float | None) -> 
             return await work
 
 
-def engine_of(url: URL, *, connections: int, **options: Any) -> Engine:
+def engine_of(url: URL, *, connections: int, **options: Any) -> AsyncEngine:
     """An engine whose statements are transactions of their own and never tell their values."""
-    return Engine(
+    return create_async_engine(
         url,
         isolation_level="AUTOCOMMIT",
         skip_autocommit_rollback=True,

@@ -30,7 +30,7 @@ def database(url: str) -> Database:
     engine = engine_of(
         URL.create("postgresql+asyncpg"),
         connections=CONNECTIONS,
-        connect_args={"async_creator_fn": connect},
+        async_creator=connect,
         pool_recycle=RECYCLE_S,
     )
 

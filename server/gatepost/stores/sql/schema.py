@@ -17,9 +17,9 @@ from sqlalchemy import (
     inspect,
     select,
 )
+from sqlalchemy.ext.asyncio import AsyncConnection
 
 from gatepost.stores.api import StoreRefused
-from gatepost.stores.sql import engine
 from gatepost.stores.sql.database import Database
 from gatepost.stores.sql.tables import METADATA, REVISION
 
@@ -135,7 +135,7 @@ async def _migrate(database: Database, scripts: Path) -> Move:
 
 
 @contextlib.asynccontextmanager
-async def _alone(database: Database) -> AsyncIterator[engine.Connection]:
+async def _alone(database: Database) -> AsyncIterator[AsyncConnection]:
     """A connection in a transaction of ours that no other migration is in."""
     async with database.engine.connect() as connection:
         for statement in _BEGIN[database.dialect]:
