@@ -16,13 +16,13 @@ pack = Pack("vaults")
 
 
 @pack.tool(acr_values=("phr",), max_age_s=300)
-async def unlock() -> str:
+async def unlock(ctx: CallContext) -> str:
     """Open the vault."""
     return ""
 
 
 @pack.tool(scopes={"vault:read", "vault:open"})
-async def peek() -> str:
+async def peek(ctx: CallContext) -> str:
     """Look into the vault."""
     return ""
 
