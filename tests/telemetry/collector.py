@@ -20,6 +20,8 @@ class Collector:
         self.spans: list[Any] = []
         self.records: list[Any] = []
         self.resources: list[dict[str, str]] = []
+        self.since_ns = 0
+        """When the present test began: spans that others began before come late, too."""
         collector = self
 
         class Handler(BaseHTTPRequestHandler):
@@ -53,17 +55,19 @@ class Collector:
         return f"http://127.0.0.1:{self._server.server_port}"
 
     def span(self, name: str, **wanted: str) -> Any:
-        """The newest span of that name with these attributes (dots are double underscores)."""
+        """The newest span of that name since then, with these attributes (`__` for dots)."""
         exactly = {key.replace("__", "."): value for key, value in wanted.items()}
 
         def found() -> list[Any]:
             return [
                 one
                 for one in self.spans
-                if one.name == name and exactly.items() <= said(one.attributes).items()
+                if one.name == name
+                and one.start_time_unix_nano >= self.since_ns
+                and exactly.items() <= said(one.attributes).items()
             ]
 
-        eventually(found, within=10)
+        eventually(found, within=20)
         return found()[-1]
 
     def __enter__(self) -> "Collector":

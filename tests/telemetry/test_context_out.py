@@ -2,6 +2,7 @@
 
 import contextlib
 import threading
+import time
 from collections.abc import Iterator
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -85,6 +86,12 @@ def site() -> Iterator[Site]:
         }
         with house(idp, [issuer(idp)], **config) as found:
             yield Site(found, collector, friend, stranger)
+
+
+@pytest.fixture(autouse=True)
+def of_this_test_alone(site: Site) -> None:
+    """What is asked for is what this test has caused."""
+    site.collector.since_ns = time.time_ns()
 
 
 def asked(answer: dict[str, Any]) -> dict[str, Any]:

@@ -2,6 +2,7 @@
 
 import json
 import logging
+import time
 from collections.abc import Iterator
 from typing import Any, NamedTuple
 
@@ -57,6 +58,12 @@ def site(idp_with_key: Idp) -> Iterator[Site]:
     idp = idp_with_key
     with Collector() as collector, house(idp, [issuer(idp)], **settings(collector)) as found:
         yield Site(found, collector)
+
+
+@pytest.fixture(autouse=True)
+def of_this_test_alone(site: Site) -> None:
+    """What is asked for is what this test has caused."""
+    site.collector.since_ns = time.time_ns()
 
 
 def test_a_call_is_one_span_with_the_names_of_the_convention(site: Site) -> None:
