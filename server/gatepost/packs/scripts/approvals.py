@@ -265,3 +265,8 @@ def _reviews(entries: Iterable[Entry], kind: str) -> list[Review]:
 
 def _read(value: bytes) -> Review:
     return msgspec.json.decode(value, type=Review)
+
+
+def reason_of(said: str) -> str:
+    """Why somebody rejected it, as a sentence that follows another one; empty without a reason."""
+    return f" Their reason: {said}" + ("" if said[-1:] in ".!?" else ".") if said else ""
