@@ -2,19 +2,21 @@
 
 import asyncio
 
+import msgspec
 import pytest
 
 from gatepost.approvals.erasure import forget
 from gatepost.approvals.expiry import expiring
 from gatepost.approvals.herald import Change, Herald
 from gatepost.approvals.request import Operator, Undecidable
-from gatepost.packs.scripts.approvals import SUBJECT, Approvals
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Judge
 from gatepost.packs.scripts.script import Script
 from gatepost.stores.api import StoreUnavailable
 from tests.approvals.bureau import ACME, BOB, WITHIN_S, Bureau
 from tests.support.mcp import a_caller
 
 ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
+ROOT = Judge(subject="root", operator=True)
 OLD, NEW = (Script("report", text.encode(), "workspace") for text in ("x = 1\n", "x = 2\n"))
 
 
@@ -34,7 +36,7 @@ async def test_a_script_waits_among_the_calls_and_runs_once_approved() -> None:
     call = await replica.asked(what="a")
     bureau.clock.now += 1
     approvals = await submitted(bureau, OLD)
-    await approvals.approve(OLD, by="root")
+    await approvals.approve(OLD, by=ROOT)
     await approvals.submit([NEW], by="alice", most=9)
 
     first, script = await replica.desk.waiting(ACME)
@@ -95,7 +97,7 @@ async def test_a_rejected_script_waits_no_more() -> None:
     bureau = Bureau()
     replica = bureau.replica()
     approvals = await submitted(bureau, OLD)
-    await approvals.approve(OLD, by="root")
+    await approvals.approve(OLD, by=ROOT)
     await approvals.submit([NEW], by="alice", most=9)
     [script] = await replica.desk.waiting(ACME)
 
@@ -202,6 +204,25 @@ async def test_whoever_rejected_a_script_can_be_forgotten() -> None:
     [left] = await desk.history(ACME)
     assert (left.decisions[0].by.shown, left.decisions[0].reason) == ("erased", "")
     assert desk.objection(left, Operator("root")) is None
+
+
+@pytest.mark.requirement("P11", "CO4")
+async def test_whoever_approved_a_script_can_be_forgotten() -> None:
+    """Their name and id go from it, and it runs on."""
+    bureau = Bureau()
+    desk = bureau.replica().desk
+    approvals = await submitted(bureau)
+    [script] = await desk.waiting(ACME)
+    ada = msgspec.structs.replace(ADMIN, claims={"name": "Ada L."})
+    await desk.approve(ACME, script.id, ada)
+    assert [one.by for one in await approvals.all_approved()] == ["Ada L."]
+
+    assert await forget(bureau.records.of(ACME), ADMIN.issuer, ADMIN.subject) == 1
+
+    [entry] = await bureau.records.of(ACME).entries(SUBJECT).all()
+    assert b"Ada" not in entry.value
+    assert b"ada" not in entry.value
+    assert await approvals.holds(NEW)
 
 
 @pytest.mark.requirement("P11")

@@ -76,13 +76,13 @@ async def keep(records: Records, request: Request) -> bool:
         return False
     _, review = found
     approvals, by = _of(records, request.tenant, decision.at), decision.by
-    if decision.verdict == "approved":
-        script = Script(review.name, review.content.encode(), review.place)
-        await approvals.approve(script, by=by.shown)
-        return True
     judge = Judge(
         subject=by.subject, issuer=by.issuer, name=by.name, operator=by.kind == "operator"
     )
+    if decision.verdict == "approved":
+        script = Script(review.name, review.content.encode(), review.place)
+        await approvals.approve(script, by=judge)
+        return True
     return await approvals.reject(review, by=judge, reason=decision.reason, until=request.until)
 
 

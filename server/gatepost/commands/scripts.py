@@ -19,7 +19,7 @@ from gatepost.commands.configuration import (
     visible,
 )
 from gatepost.commands.stores import Stores, at_stores
-from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Rejection, Review
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Judge, Rejection, Review
 from gatepost.packs.scripts.script import Script
 from gatepost.packs.scripts.shelf import Shelf
 from gatepost.settings import Config
@@ -117,7 +117,7 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
             return None
         if wanted[0].text is not None:
             await desk.record("approved", name, digest or "")
-        await desk.approvals.approve(wanted[0], by=administrator())
+        await desk.approvals.approve(wanted[0], by=Judge(subject=administrator(), operator=True))
         return wanted[0]
 
     if digest is not None:
