@@ -249,12 +249,12 @@ async def test_no_decision_about_a_script_counts_that_is_not_on_record(verdict: 
         else:
             await desk.reject(ACME, script.id, ADMIN, "")
 
-    desk.herald = Herald(bureau.relay, minutes=fails)
+    desk.scripts.herald = Herald(bureau.relay, minutes=fails)
     with pytest.raises(StoreUnavailable):
         await decide()
     assert [one.id for one in await desk.waiting(ACME)] == [script.id]
 
-    desk.herald = Herald(bureau.relay, minutes=faster)
+    desk.scripts.herald = Herald(bureau.relay, minutes=faster)
     if verdict == "rejected":
         with pytest.raises(Undecidable, match="look at what waits now"):
             await decide()
