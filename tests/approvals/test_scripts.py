@@ -1,18 +1,20 @@
 """Scripts that wait for an administrator among the calls, and what becomes of the rejected."""
 
 import asyncio
+from contextlib import aclosing
 
 import msgspec
 import pytest
 
 from gatepost.approvals.erasure import forget
 from gatepost.approvals.expiry import expiring
-from gatepost.approvals.herald import Change, Herald
+from gatepost.approvals.herald import TOPIC, Change, Herald
 from gatepost.approvals.request import Operator, Undecidable
 from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Judge
 from gatepost.packs.scripts.script import Script
 from gatepost.stores.api import StoreUnavailable
 from tests.approvals.bureau import ACME, BOB, WITHIN_S, Bureau
+from tests.guard.house import come
 from tests.support.mcp import a_caller
 
 ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
@@ -223,6 +225,46 @@ async def test_whoever_approved_a_script_can_be_forgotten() -> None:
     assert b"Ada" not in entry.value
     assert b"ada" not in entry.value
     assert await approvals.holds(NEW)
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["one that waits", "a file"])
+async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
+    """Also one that nobody has called; each decision and its end is told, and wakes who looks."""
+    bureau = Bureau()
+    desk = bureau.replica().desk
+    approvals = Approvals(bureau.records.of(ACME).entries(SUBJECT), clock=bureau.clock)
+    if waits:
+        await submitted(bureau)
+    woken: list[bytes] = []
+
+    async def are_woken() -> bool:
+        return len(woken) == 2
+
+    async with aclosing(await bureau.relay.of(ACME).follow(TOPIC, woken.append)):
+        await desk.scripts.allow(ACME, NEW, Operator("root"))
+        held = await approvals.holds(NEW)
+        was = await desk.scripts.revoke(ACME, NEW.name, Operator("root"))
+        await come(are_woken)
+
+    assert (held, was, await approvals.holds(NEW)) == (True, "approved", False)
+    assert [(one.what, one.request and one.request.state) for one in bureau.told] == [
+        ("approved", "approved"),
+        ("revoked", "withdrawn"),
+    ]
+    assert woken == [f"script:{NEW.digest}".encode()] * 2
+    assert await desk.waiting(ACME) == []
+    assert await desk.scripts.revoke(ACME, NEW.name, Operator("root")) is None
+    assert len(bureau.told) == 2
+
+
+async def test_a_script_that_nobody_can_read_is_not_allowed() -> None:
+    """Nothing is on record of it either."""
+    bureau = Bureau()
+    desk = bureau.replica().desk
+
+    with pytest.raises(Undecidable, match="no UTF-8 text"):
+        await desk.scripts.allow(ACME, Script("binary", b"\xff", "workspace"), Operator("root"))
+    assert bureau.told == []
 
 
 @pytest.mark.requirement("P11")

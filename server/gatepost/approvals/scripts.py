@@ -1,13 +1,21 @@
 """Scripts that wait for an administrator (P11), or were rejected, among the calls that do."""
 
 from collections.abc import Callable
+from typing import Literal
 
 import msgspec
 
 from gatepost.approvals import judgement
 from gatepost.approvals.herald import Herald
 from gatepost.approvals.reach import IsCut, is_dropped, nobody
-from gatepost.approvals.request import Approver, Decision, Party, Request, Undecidable
+from gatepost.approvals.request import (
+    Approver,
+    Decision,
+    Party,
+    Request,
+    Undecidable,
+    party_of,
+)
 from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Judge, Rejection, Review
 from gatepost.packs.scripts.script import Script
 from gatepost.stores.api import Records
@@ -84,6 +92,43 @@ class Scripts:
         await self.herald.request(verdict, decided, by, on_record=True)
         return decided
 
+    async def allow(self, tenant: str, script: Script, by: Approver) -> None:
+        """
+        Let exactly this script run, though nobody may have called it: for whoever runs the server,
+        who reads the files themselves. Undecidable for what is no text.
+        """
+        now, digest = self._clock(), script.digest
+        if script.text is None:
+            raise Undecidable(f"{script.file} is no UTF-8 text, so nobody can approve it.")
+        known = await self.one(tenant, PREFIX + digest)
+        request = known or _unasked(tenant, _reviewed(script, now))
+        decided = _decided(request, Decision(by=party_of(by), verdict="approved", at=now))
+        await self.herald.record("approved", decided, by)
+        await self._of(tenant).approve(script, by=_judge(party_of(by)))
+        await self.herald.request("approved", decided, by, on_record=True)
+
+    async def revoke(
+        self, tenant: str, name: str, by: Approver
+    ) -> Literal["approved", "waiting"] | None:
+        """Nothing of that name may run, or waits, any more; what there was."""
+        approvals, now = self._of(tenant), self._clock()
+        approved = await approvals.approved(name)
+        known = [
+            _request(tenant, one, None) for one in await approvals.waiting() if one.name == name
+        ]
+        if approved is not None:
+            known.append(_unasked(tenant, approved))
+        ended = [msgspec.structs.replace(one, state="withdrawn", decided_at=now) for one in known]
+        for request in ended:
+            await self.herald.record("revoked", request, by)
+        was = await approvals.revoke(name)
+        for request in ended:
+            if was is None:
+                await self.herald.record("void", request, by)
+            else:
+                await self.herald.request("revoked", request, by, on_record=True)
+        return was
+
     async def withdraw(self, tenant: str) -> int:
         """Let what somebody wanted to run who is shut out wait no more; how many there were."""
         approvals, gone = self._of(tenant), 0
@@ -150,6 +195,22 @@ class Scripts:
             await approvals.approve(script, by=by)
             return True
         return await approvals.reject(review, by=by, reason=decision.reason, until=request.until)
+
+
+def _reviewed(script: Script, now: float) -> Review:
+    return Review(
+        name=script.name,
+        digest=script.digest,
+        content=script.text or "",
+        place=script.place,
+        by="",
+        at=now,
+    )
+
+
+def _unasked(tenant: str, review: Review) -> Request:
+    """What no call is known to have asked for."""
+    return msgspec.structs.replace(_request(tenant, review, None), caller=Party(subject=""))
 
 
 def _judge(party: Party) -> Judge:

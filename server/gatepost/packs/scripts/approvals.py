@@ -213,12 +213,6 @@ class Approvals:
                 )
         return gone
 
-    async def has(self, name: str) -> bool:
-        """Whether something of that name is approved or waits."""
-        found = await self._entries.all()
-        names = {one.name for kind in (APPROVED, WAITING) for one in _reviews(found, kind)}
-        return name in names
-
     async def revoke(self, name: str) -> Literal["approved", "waiting"] | None:
         """Nothing of that name may run, or waits, any more; what there was."""
         was = await self._entries.delete(APPROVED + name)
