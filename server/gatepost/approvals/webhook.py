@@ -31,11 +31,12 @@ EVENTS = {
     "approved": "approval.decided",
     "rejected": "approval.decided",
     "withdrawn": "approval.decided",
+    "revoked": "approval.decided",
     "expired": "approval.expired",
 }
 
 # Of one request: whoever hears of a decision has heard of the request, whatever clocks say.
-PLACES = {"requested": 0, "approved": 1, "rejected": 1, "withdrawn": 2, "expired": 2}
+PLACES = {"requested": 0, "approved": 1, "rejected": 1, "withdrawn": 2, "revoked": 2, "expired": 2}
 
 
 class BadSecret(ValueError):
