@@ -4,11 +4,9 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, Literal
 
-import msgspec
-
 from gatepost.approvals import scripts
 from gatepost.approvals.condition import subject_of
-from gatepost.approvals.filing import Cabinet, Case, Sealed, case_of, claim_of, merged
+from gatepost.approvals.filing import Cabinet, Case, Sealed, case_of, merged
 from gatepost.approvals.grants import Granting
 from gatepost.approvals.herald import Herald, What
 from gatepost.approvals.judgement import objection
@@ -22,11 +20,11 @@ from gatepost.approvals.request import (
     Operator,
     Request,
     Undecidable,
-    Verdict,
     party_of,
 )
 from gatepost.approvals.scripts import Scripts
 from gatepost.approvals.settings import ApprovalsSettings
+from gatepost.approvals.use import Begun, begun, ended, is_open, told
 from gatepost.keyring import KeyRing
 from gatepost.stores.api import Records
 from gatepost.stores.approvals import Approvals
@@ -101,6 +99,10 @@ class Desk:
             record = await self._of(tenant).get(before.id)
             place = None if record is None else (record.changed_at, record.id)
         records = await self._of(tenant).past(place, most)
+        cases = [case_of(one) for one in records]
+        # What has ended since is the last changed, and so on the first page.
+        if any([await self.current(one) is not one for one in cases]):
+            records = await self._of(tenant).past(place, most)
         found = [((one.changed_at, one.id), case_of(one).request) for one in records]
         for script in await self.scripts.rejected(tenant):
             own = (script.decided_at or script.created_at, script.id)
@@ -114,7 +116,9 @@ class Desk:
         if request_id.startswith(scripts.PREFIX):
             return await self.scripts.one(tenant, request_id)
         case = await self.case(tenant, request_id)
-        return None if case is None else case.request
+        if case is None:
+            return None
+        return told(case.request, await begun(self.records, case.request, self.clock()))
 
     def objection(self, request: Request, who: Approver) -> str | None:
         """Why this person cannot approve it, in a sentence for them; None when they can."""
@@ -212,24 +216,22 @@ class Desk:
 
     async def current(self, case: Case) -> Case | None:
         """
-        The same as it is now: what nobody decided in time has expired, and what rests on somebody
-        who is shut out is taken out of it. None when somebody else changed it meanwhile.
+        The same as it is now: what nobody decided or used in time has expired, what rests on
+        somebody who is shut out is taken out of it, and a call that has begun was made, however it
+        ended. None when somebody else changed it meanwhile.
         """
         request = case.request
         if request.state not in OPEN:
             return case
+        # Before all else: asked about anew, or called unused, it would be made again.
+        if (how := await begun(self.records, request, self.clock())) is not None:
+            return await self._used(case, how)
         if request.until <= self.clock():
             return await self.expire(case)
         dropped, gone = is_dropped(request, self.is_cut), taken_back(request, self.is_cut)
         if not dropped and not gone:
             return case
-        if request.state == "approved":
-            # Withdrawn it would be asked about anew: not while the call runs that it was given for,
-            # nor when that was stopped and nobody has heard so.
-            claims = self.records.of(request.tenant).claims
-            is_begun = await claims.get(claim_of(request.id)) is not None
-            return case if is_begun else await self._end(case, "withdrawn")
-        if dropped:
+        if dropped or request.state == "approved":
             return await self._end(case, "withdrawn")
         return await self._without(case, gone)
 
@@ -257,8 +259,7 @@ class Desk:
         notice = None if told is None else self.herald.notice(told, changed.request)
         if not await self._of(case.request.tenant).replace(changed.record, notice):
             return None
-        revision = changed.record.revision + 1
-        return Case(msgspec.structs.replace(changed.record, revision=revision), changed.file)
+        return changed.kept()
 
     async def _about_script(
         self,
@@ -273,8 +274,8 @@ class Desk:
         until = decision.at + self.settings.keep_s
         return await self.scripts.decide(tenant, request_id, by, decision, seen=seen, until=until)
 
-    async def _kept(self, verdict: Verdict, changed: Case, by: Approver) -> bool:
-        """Put a decision on record and keep it; False when the request changed meanwhile."""
+    async def _kept(self, verdict: What, changed: Case, by: Approver | None) -> bool:
+        """Put a change on record and keep it; False when the request changed meanwhile."""
         await self.herald.record(verdict, changed.request, by)
         notice = self.herald.notice(verdict, changed.request)
         if await self._of(changed.request.tenant).replace(changed.record, notice):
@@ -284,6 +285,17 @@ class Desk:
 
     def _of(self, tenant: str) -> Approvals:
         return self.records.of(tenant).approvals
+
+    async def _used(self, case: Case, how: Begun) -> Case | None:
+        now = self.clock()
+        if is_open(case, how, now, self.cabinet, self._tools):
+            return case
+        changed = ended(case, how, now, keep_s=self.settings.keep_s)
+        what: What = "unknown" if how == "unknown" else "used"
+        if not await self._kept(what, changed, None):
+            return None
+        await self.herald.request(what, changed.request, on_record=True)
+        return changed.kept()
 
     async def _without(self, case: Case, gone: tuple[Decision, ...]) -> Case | None:
         """One that waits, without these approvals; None when somebody else changed it meanwhile."""

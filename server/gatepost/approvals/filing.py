@@ -85,6 +85,10 @@ class Case(msgspec.Struct, frozen=True):
         )
         return Case(record, file)
 
+    def kept(self) -> "Case":
+        """The same after it was put in the place of the revision before."""
+        return Case(replace(self.record, revision=self.record.revision + 1), self.file)
+
 
 _decode = msgspec.msgpack.Decoder(File).decode
 _sealed = msgspec.msgpack.Decoder(Sealed).decode

@@ -22,6 +22,7 @@ What = Literal[
     "expired",
     "withdrawn",
     "used",
+    "unknown",
     "void",
     "revoked",
     "granted",
@@ -35,7 +36,8 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     Something that happened and is durable.
 
     `approved` with a request that still waits is the first approval of two; `void` takes back a
-    decision that was put on record and came too late; `revoked` ends the approval of a script.
+    decision that was put on record and came too late; `revoked` ends the approval of a script;
+    `unknown`: an approved call had begun, and nobody knows how it ended.
     """
 
     what: What
@@ -82,7 +84,7 @@ class Herald:
         """What is to be kept together with this change; None: nothing."""
         return self._notices(_of_request(what, request, None))
 
-    async def record(self, what: What, request: Request, by: Approver) -> None:
+    async def record(self, what: What, request: Request, by: Approver | None) -> None:
         """
         Put on record what is about to be kept; raises StoreUnavailable.
 

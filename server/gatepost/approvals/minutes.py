@@ -5,6 +5,8 @@ from gatepost.approvals.request import Operator, Party, Visitor
 from gatepost.audit.journal import Journal
 from gatepost.audit.record import Person
 
+UNKNOWN = "The call had begun with this approval, and nobody knows how it ended."
+
 
 class Minutes:
     """See `Hears`; what it is told is durable when it returns."""
@@ -19,7 +21,9 @@ class Minutes:
         if subject is None:
             return
         whom = subject.caller
-        private = {}
+        private, details = {}, {"by": "operator"} if isinstance(by, Operator) else {}
+        if change.what == "unknown":
+            details["ending"] = UNKNOWN
         if isinstance(by, Operator):
             private["operator"] = by.name
         if request is not None and request.decisions and by is not None:
@@ -38,7 +42,7 @@ class Minutes:
             approval=change.id,
             request_id="" if request is None else request.request_id,
             peer=by.peer if isinstance(by, Visitor) else "",
-            details={"by": "operator"} if isinstance(by, Operator) else {},
+            details=details,
             private=private,
         )
 

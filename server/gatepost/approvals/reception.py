@@ -44,18 +44,16 @@ async def meet(desk: Desk, call: Call, tool: Tool, need: Need, demand: Demand) -
 async def _current(desk: Desk, case: Case) -> Case | None:
     """The same as it is now; None where the call has to look again."""
     request = case.request
-    if request.until > desk.clock():
+    if request.state == "approved" or request.until > desk.clock():
         now = await desk.current(case)
-        # What went just now with the caller's old token is not what this one has asked for.
-        is_gone = now is not case and now is not None and now.request.state == "withdrawn"
+        # What went just now with the caller's old token is not what this one has asked for, nor is
+        # an approval that nobody used.
+        is_gone = now is not None and now is not case and now.record.meets is None
         return None if is_gone else now
     if request.state == "waiting":
         return await desk.expire(case)
-    if request.state == "approved":
-        await desk.expire(case)
-    else:
-        # Its answer has counted for long enough.
-        await desk.settle(case, meets=None)
+    # Its answer has counted for long enough.
+    await desk.settle(case, meets=None)
     return None
 
 

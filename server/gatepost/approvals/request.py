@@ -10,6 +10,7 @@ from gatepost_authz.caller import SubjectKind, TenantContext
 
 Kind = Literal["call", "script"]
 Verdict = Literal["approved", "rejected"]
+Use = Literal["", "running", "unknown"]
 
 
 class Undecidable(Exception):
@@ -107,6 +108,11 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     read_only: bool = False
     destructive: bool = False
     """What the tool says of itself."""
+    use: Use = ""
+    """
+    Of the call once it has begun: it is `running`, or its server is gone and it is `unknown` how it
+    ended. The first is never kept, and the second only with the state `used`.
+    """
     content: str | None = None
     """All of a script."""
     approved_content: str | None = None

@@ -14,7 +14,7 @@ from gatepost.approvals.policy import Demand
 from gatepost.approvals.reception import meet
 from gatepost.approvals.standing import Standing
 from gatepost.guard.ending import LOST, UNKNOWN, Ending
-from gatepost.guard.once import DAY_S, STILL_RUNNING, Runs, only_reads
+from gatepost.guard.once import DAY_S, STILL_RUNNING, Runs, may_repeat
 from gatepost.guard.run import INVITING, Terms, Work
 from gatepost.packs.scripts.approvals import reason_of
 from gatepost.stores.api import Relay, StoreUnavailable
@@ -27,6 +27,8 @@ from gatepost_authz.caller import TenantContext
 log = structlog.get_logger("gatepost.approvals")
 
 MARGIN_S = 60.0
+LONG_S = 30 * DAY_S
+"""However long all servers are away, a call that has begun is not taken for one never made."""
 
 NOBODY_NAMED = (
     "`{tool}` needs a person's approval, and nobody may give it for machine clients. An operator "
@@ -161,7 +163,8 @@ class Approval:
             tool,
             arguments,
             proceed,
-            repeatable=only_reads(tool, arguments) or tool.annotations.idempotent_hint is True,
+            # Once it is over, the approval is good for hearing how the call ended and no more.
+            repeatable=request.state != "used" and may_repeat(tool, arguments),
             limit_s=tool.timeout_s or self._timeout_s,
             max_result_bytes=self._max_result_bytes,
             guard=Guard(self._redaction, call, tool),
@@ -201,18 +204,30 @@ class Approval:
     async def _lasts(self, case: Case, tool: Tool) -> None:
         """Keep the approval in force while the tool runs: it must not expire under it."""
         until = self._desk.clock() + (tool.timeout_s or self._timeout_s) + MARGIN_S
-        if case.request.until < until:
-            await self._desk.settle(case, until=until)
+        while case.request.until < until and await self._desk.settle(case, until=until) is None:
+            now = await self._desk.case(case.request.tenant, case.request.id)
+            if now is not None and now.request.state == "used":
+                return  # by another connection: its claim has the outcome
+            if now is None or now.request.state != "approved":
+                raise await self._denied(now, case.file.timeout_s)
+            case = now
 
     async def _close(self, case: Case) -> None:
-        """The approval was used: nothing can be done with it any more."""
+        """
+        The approval was used, and its caller hears of it: the same call is asked about anew. Of one
+        that had ended meanwhile as unknown it is now known after all.
+        """
         tenant, request_id = case.request.tenant, case.request.id
         while (now := await self._desk.case(tenant, request_id)) is not None:
-            if now.request.state not in {"approved", "expired"}:
+            state, is_known = now.request.state, now.request.state == "used" and not now.request.use
+            if state not in {"approved", "expired", "used"}:
                 return
-            changes: dict[str, Any] = {"state": "used", "meets": None, "sealed": None}
+            if is_known and now.record.meets is None:
+                return
+            changes: dict[str, Any] = {"state": "used", "use": "", "meets": None, "sealed": None}
             if (used := await self._desk.settle(now, **changes)) is not None:
-                await self._desk.herald.request("used", used.request)
+                if not is_known:
+                    await self._desk.herald.request("used", used.request)
                 return
 
 
@@ -223,7 +238,7 @@ def terms_of(request_id: str) -> Terms:
         key=name,
         digest=name,
         holder=secrets.token_hex(8),
-        running_s=DAY_S,
+        running_s=LONG_S,
         kept_s=DAY_S,
         unknown_s=None,
     )

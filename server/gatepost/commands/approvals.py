@@ -11,6 +11,7 @@ import msgspec
 
 from gatepost.approvals.desk import Desk
 from gatepost.approvals.request import Grant, Operator, Party, Request, Undecidable
+from gatepost.approvals.use import USES
 from gatepost.audit.journal import Journal
 from gatepost.commands.configuration import (
     administrator,
@@ -170,6 +171,7 @@ def tell(request: Request) -> None:
     rows = [
         ("request", request.id),
         ("state", request.state),
+        ("call", USES.get(request.use, "")),
         ("tool", f"{request.tool}  {request.title}".strip()),
         ("caller", who(request.caller)),
         ("client", request.caller.client_id or ""),

@@ -5,6 +5,7 @@ from collections.abc import Mapping
 import jinja2
 import msgspec
 
+from gatepost.approvals.use import USES
 from gatepost.dashboard import glyph, phrase, reading
 
 
@@ -58,4 +59,9 @@ def teach(environment: jinja2.Environment) -> None:
         "rate": phrase.rate,
         "anchor": lambda text: text.encode().hex(),
     }
-    environment.globals |= {"words": STATES, "outcomes": OUTCOMES, "navigation": NAVIGATION}
+    environment.globals |= {
+        "words": STATES,
+        "outcomes": OUTCOMES,
+        "uses": USES,
+        "navigation": NAVIGATION,
+    }

@@ -150,7 +150,7 @@ class Once:
             offer,
             arguments,
             proceed,
-            repeatable=reads or offer.annotations.idempotent_hint is True,
+            repeatable=may_repeat(offer, arguments),
             limit_s=offer.timeout_s or self._timeout_s,
             max_result_bytes=self._max_result_bytes,
             guard=Guard(self._redaction, call, offer),
@@ -164,6 +164,11 @@ def only_reads(tool: Tool, arguments: Any) -> bool:
     if tool.annotations.read_only_hint is True:
         return True
     return tool.read_only_form is not None and tool.read_only_form(arguments)
+
+
+def may_repeat(tool: Tool, arguments: Any) -> bool:
+    """Whether the call may run again where nobody knows how it ended, as its tool declares."""
+    return only_reads(tool, arguments) or tool.annotations.idempotent_hint is True
 
 
 def terms_of(
