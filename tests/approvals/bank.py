@@ -116,10 +116,10 @@ class Bank(Replicas):
         with self.listener.running(), super().running():
             yield
 
-    def rest(self, at: int, token: str, **arguments: Any) -> tuple[int, Any]:
+    def rest(self, at: int, token: str, tool: str = "pay", **arguments: Any) -> tuple[int, Any]:
         """A payment by REST at one replica: status and body."""
         body = json.dumps(arguments).encode()
-        answer = self.doors[at].send("POST", "/tool/pay/call", body=body, token=token)
+        answer = self.doors[at].send("POST", f"/tool/{tool}/call", body=body, token=token)
         return answer.status, json.loads(answer.body)
 
     def mcp(self, at: int, token: str, **arguments: Any) -> Any:

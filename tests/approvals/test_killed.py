@@ -1,11 +1,15 @@
 """Servers that are killed before another system is told: whoever is there then tells it."""
 
+import re
 from collections import Counter
 from collections.abc import Iterator
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
+from click.testing import CliRunner
 
+from gatepost.cli import main
 from tests.approvals.bank import Bank
 from tests.support.idp import Idp
 from tests.support.waiting import eventually
@@ -92,3 +96,36 @@ def test_each_message_is_sent_about_once(bank: Bank) -> None:
 
     # A server that is held up for half a minute loses what it has taken: twice is possible.
     assert (heard(bank) - before).total() < 2 * MANY
+
+
+@pytest.mark.requirement("A7")
+def test_a_payment_whose_server_was_killed_is_on_record(
+    bank: Bank, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its agent never comes back: the approval was used, says the other server's database."""
+    monkeypatch.chdir(bank.folder)
+    bank.listener.refusing = 0
+    token = bank.token(subject="kay")
+    assert bank.rest(1, token, "wire", to="kay")[0] == 503
+    [line] = [one for one in bank.operator("list").splitlines() if " wire " in one]
+    request = line.split()[0]
+    [digest] = re.findall(r"--digest (\w+)", bank.operator("show", request))
+    bank.operator("approve", request, "--digest", digest)
+    with ThreadPoolExecutor(1) as pool:
+        call = pool.submit(bank.rest, 1, token, "wire", to="kay")
+        eventually(lambda: bank.paid("kay") == 1, within=WITHIN_S)
+        bank.kill(1)
+        # Cut off, however its door says so; what the agent heard is not the question.
+        call.exception(60)
+
+    eventually(lambda: "nobody knows" in bank.operator("show", request), within=WITHIN_S, every=1)
+
+    # Who makes it again hears the same, with whatever token.
+    assert bank.rest(0, bank.token(subject="kay"), "wire", to="kay")[1]["error"] == "conflict"
+    assert bank.paid("kay") == 1
+    export = ["audit", "export", "--tenant", "acme", "--config", "gatepost.toml"]
+    lines = [one for one in CliRunner().invoke(main, export).stdout.splitlines() if request in one]
+    assert any('"unknown"' in one for one in lines)
+    assert not any('"expired"' in one for one in lines)
+    assert ("approval.expired", "expired") not in bank.listener.events(request)
+    bank.restart(1)

@@ -7,6 +7,8 @@ from html import unescape
 
 import pytest
 
+from gatepost.approvals.filing import claim_of
+from gatepost.stores.api import Claim
 from tests.dashboard.scenes import INVOICE, NOTES
 from tests.dashboard.site import Guest
 from tests.dashboard.studio import Studio, studio
@@ -199,3 +201,25 @@ def test_usage_counts_what_came_of_calls(company: Studio, dave: Guest) -> None:
     assert "The same as a table" in page
     assert " style=" not in page
     assert "<style" not in page
+
+
+def test_a_call_that_has_begun_is_told_of_in_plain_words(company: Studio, dave: Guest) -> None:
+    """While it runs, and once its server is gone: nobody reads that it can still be made."""
+    request = company.asks("refund", {"customer": "C-begun", "amount": 5})
+    company.decides("dave", request)
+    claims, name, now = company.site.services.records.of("acme").claims, claim_of(request), 10.0**10
+    runs = Claim(key=name, digest=name, holder="h", leased_until=now, expires_at=2 * now)
+    assert company.site.run(claims.begin(runs, now=1.0)) is None
+
+    told = dave.get(f"/approvals/{request}").text
+    assert "The call is being made with this approval." in told
+    assert "may make this call" not in told
+    company.site.run(claims.renew(name, "h", 1.0))
+    told = dave.get(f"/approvals/{request}").text
+    assert "The call had begun, and nobody knows how it ended" in told
+    assert "The call ran" not in told
+    assert "nobody knows how it ended" in dave.get("/history?tool=refund").text
+    trail = dave.get("/audit?kind=approval&tool=refund").text
+    assert "unknown" in trail
+    number = company.record("approval", "refund")
+    assert "nobody knows how it ended" in dave.get(f"/audit/{number}").text

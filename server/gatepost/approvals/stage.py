@@ -9,7 +9,7 @@ from msgspec.structs import replace
 
 from gatepost.approvals.condition import seen_of, subject_of
 from gatepost.approvals.desk import Desk
-from gatepost.approvals.filing import Case, check_readable, claim_of
+from gatepost.approvals.filing import Case, case_of, check_readable, claim_of
 from gatepost.approvals.policy import Demand
 from gatepost.approvals.reception import meet
 from gatepost.approvals.standing import Standing
@@ -217,8 +217,9 @@ class Approval:
         The approval was used, and its caller hears of it: the same call is asked about anew. Of one
         that had ended meanwhile as unknown it is now known after all.
         """
-        tenant, request_id = case.request.tenant, case.request.id
-        while (now := await self._desk.case(tenant, request_id)) is not None:
+        store = self._desk.records.of(case.request.tenant).approvals
+        while (record := await store.get(case.request.id)) is not None:
+            now = case_of(record)
             state, is_known = now.request.state, now.request.state == "used" and not now.request.use
             if state not in {"approved", "expired", "used"}:
                 return
