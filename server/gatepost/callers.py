@@ -87,7 +87,8 @@ def seen_of(caller: TenantContext, now: float) -> Seen:
         scopes=tuple(sorted(caller.scopes)),
         acr=caller.acr or "",
         auth_time=caller.auth_time,
-        issued_at=caller.issued_at,
+        # Without its time a token would be out of the reach of what refuses all that are older.
+        issued_at=int(now) if caller.issued_at is None else caller.issued_at,
         seen_at=now,
     )
 

@@ -9,7 +9,7 @@ import click
 COLLECT_AFTER = 250_000
 """
 Objects that may gather before the collector looks for cycles among them: more than any command
-makes until it begins its work. A server looks more often once it serves (`gatepost.listen`).
+makes until it begins its work. What serves looks more often (`gatepost.collector`).
 """
 
 

@@ -3,7 +3,6 @@
 import asyncio
 import contextlib
 import faulthandler
-import gc
 import signal
 import socket
 import ssl
@@ -16,13 +15,12 @@ from typing import Any, cast
 import uvicorn
 from starlette.types import ASGIApp
 
+from gatepost import collector
 from gatepost.wire.deadlines import HEAD_ALLOWANCE, Deadlines, ListenConfig
 from gatepost.wire.fast import FastProtocol
 
 HARD_END_S = 15
 """After the drain, how long closing may take before the process ends without it."""
-COLLECT_AFTER = 20_000
-"""Objects that may gather before the collector looks for cycles among them."""
 
 
 class Server(uvicorn.Server):
@@ -56,11 +54,7 @@ class Server(uvicorn.Server):
         # deadline of heads knows nothing.
         await super().startup([])
         await self._listen(sockets or [])
-        # What lives now lives until the end: keep the collector from walking it again and again.
-        gc.collect()
-        gc.freeze()
-        # Requests leave no cycles behind; 700 access lines waiting to be written are no garbage.
-        gc.set_threshold(COLLECT_AFTER, 10, 10)
+        collector.settle()
         self._on_ready()
 
     async def _listen(self, sockets: list[socket.socket]) -> None:

@@ -245,7 +245,7 @@ async def test_a_script_is_told_of_when_it_is_decided_about() -> None:
 
 
 async def test_decisions_about_a_script_are_told_in_their_order(records: Records) -> None:
-    """A yes after a no that is not taken at first, all in one moment and by two replicas."""
+    """With a yes after a no that is not taken at first, all in one moment, the last elsewhere."""
     bureau = Bureau(records=records)
     house = House(records, 500)
     house.clock = bureau.clock
@@ -262,7 +262,7 @@ async def test_decisions_about_a_script_are_told_in_their_order(records: Records
     await desks[0].reject(ACME, await submitted(), ADMIN, "")
     await turned(hearing[0])
     await desks[0].approve(ACME, f"script:{SCRIPT.digest}", ADMIN)
-    await approvals.revoke(SCRIPT.name)
+    await desks[0].scripts.revoke(ACME, SCRIPT.name, ADMIN)
     await submitted()
     bureau.cut = lambda caller: caller.subject == "alice"
     assert await desks[0].withdraw(ACME) == 1
@@ -276,7 +276,7 @@ async def test_decisions_about_a_script_are_told_in_their_order(records: Records
         while await house.left():
             await asyncio.gather(*map(turned, hearing))
 
-    assert house.told() == ["rejected", "rejected", "approved", "withdrawn", "approved"]
+    assert house.told() == ["rejected", "rejected", "approved", "revoked", "withdrawn", "approved"]
 
 
 class Cut(MemoryRecords):

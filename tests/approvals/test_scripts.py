@@ -1,20 +1,24 @@
 """Scripts that wait for an administrator among the calls, and what becomes of the rejected."""
 
 import asyncio
+from contextlib import aclosing
 
+import msgspec
 import pytest
 
 from gatepost.approvals.erasure import forget
 from gatepost.approvals.expiry import expiring
-from gatepost.approvals.herald import Change, Herald
+from gatepost.approvals.herald import TOPIC, Change, Herald
 from gatepost.approvals.request import Operator, Undecidable
-from gatepost.packs.scripts.approvals import SUBJECT, Approvals
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Judge
 from gatepost.packs.scripts.script import Script
 from gatepost.stores.api import StoreUnavailable
 from tests.approvals.bureau import ACME, BOB, WITHIN_S, Bureau
+from tests.guard.house import come
 from tests.support.mcp import a_caller
 
 ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
+ROOT = Judge(subject="root", operator=True)
 OLD, NEW = (Script("report", text.encode(), "workspace") for text in ("x = 1\n", "x = 2\n"))
 
 
@@ -34,7 +38,7 @@ async def test_a_script_waits_among_the_calls_and_runs_once_approved() -> None:
     call = await replica.asked(what="a")
     bureau.clock.now += 1
     approvals = await submitted(bureau, OLD)
-    await approvals.approve(OLD, by="root")
+    await approvals.approve(OLD, by=ROOT)
     await approvals.submit([NEW], by="alice", most=9)
 
     first, script = await replica.desk.waiting(ACME)
@@ -95,7 +99,7 @@ async def test_a_rejected_script_waits_no_more() -> None:
     bureau = Bureau()
     replica = bureau.replica()
     approvals = await submitted(bureau, OLD)
-    await approvals.approve(OLD, by="root")
+    await approvals.approve(OLD, by=ROOT)
     await approvals.submit([NEW], by="alice", most=9)
     [script] = await replica.desk.waiting(ACME)
 
@@ -204,6 +208,65 @@ async def test_whoever_rejected_a_script_can_be_forgotten() -> None:
     assert desk.objection(left, Operator("root")) is None
 
 
+@pytest.mark.requirement("P11", "CO4")
+async def test_whoever_approved_a_script_can_be_forgotten() -> None:
+    """Their name and id go from it, and it runs on."""
+    bureau = Bureau()
+    desk = bureau.replica().desk
+    approvals = await submitted(bureau)
+    [script] = await desk.waiting(ACME)
+    ada = msgspec.structs.replace(ADMIN, claims={"name": "Ada L."})
+    await desk.approve(ACME, script.id, ada)
+    assert [one.by for one in await approvals.all_approved()] == ["Ada L."]
+
+    assert await forget(bureau.records.of(ACME), ADMIN.issuer, ADMIN.subject) == 1
+
+    [entry] = await bureau.records.of(ACME).entries(SUBJECT).all()
+    assert b"Ada" not in entry.value
+    assert b"ada" not in entry.value
+    assert await approvals.holds(NEW)
+
+
+@pytest.mark.parametrize("waits", [True, False], ids=["one that waits", "a file"])
+async def test_who_runs_the_server_lets_any_script_run(waits: bool) -> None:
+    """Also one that nobody has called; each decision and its end is told, and wakes who looks."""
+    bureau = Bureau()
+    desk = bureau.replica().desk
+    approvals = Approvals(bureau.records.of(ACME).entries(SUBJECT), clock=bureau.clock)
+    if waits:
+        await submitted(bureau)
+    woken: list[bytes] = []
+
+    async def are_woken() -> bool:
+        return len(woken) == 2
+
+    async with aclosing(await bureau.relay.of(ACME).follow(TOPIC, woken.append)):
+        await desk.scripts.allow(ACME, NEW, Operator("root"))
+        held = await approvals.holds(NEW)
+        was = await desk.scripts.revoke(ACME, NEW.name, Operator("root"))
+        await come(are_woken)
+
+    assert (held, was, await approvals.holds(NEW)) == (True, "approved", False)
+    assert [(one.what, one.request and one.request.state) for one in bureau.told] == [
+        ("approved", "approved"),
+        ("revoked", "withdrawn"),
+    ]
+    assert woken == [f"script:{NEW.digest}".encode()] * 2
+    assert await desk.waiting(ACME) == []
+    assert await desk.scripts.revoke(ACME, NEW.name, Operator("root")) is None
+    assert len(bureau.told) == 2
+
+
+async def test_a_script_that_nobody_can_read_is_not_allowed() -> None:
+    """Nothing is on record of it either."""
+    bureau = Bureau()
+    desk = bureau.replica().desk
+
+    with pytest.raises(Undecidable, match="no UTF-8 text"):
+        await desk.scripts.allow(ACME, Script("binary", b"\xff", "workspace"), Operator("root"))
+    assert bureau.told == []
+
+
 @pytest.mark.requirement("P11")
 @pytest.mark.parametrize("verdict", ["approved", "rejected"])
 async def test_no_decision_about_a_script_counts_that_is_not_on_record(verdict: str) -> None:
@@ -228,12 +291,12 @@ async def test_no_decision_about_a_script_counts_that_is_not_on_record(verdict: 
         else:
             await desk.reject(ACME, script.id, ADMIN, "")
 
-    desk.herald = Herald(bureau.relay, minutes=fails)
+    desk.scripts.herald = Herald(bureau.relay, minutes=fails)
     with pytest.raises(StoreUnavailable):
         await decide()
     assert [one.id for one in await desk.waiting(ACME)] == [script.id]
 
-    desk.herald = Herald(bureau.relay, minutes=faster)
+    desk.scripts.herald = Herald(bureau.relay, minutes=faster)
     if verdict == "rejected":
         with pytest.raises(Undecidable, match="look at what waits now"):
             await decide()

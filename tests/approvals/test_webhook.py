@@ -42,6 +42,7 @@ SAID = {
     "the first yes of two": (change("approved", needed=2), None),
     "a no": (change("rejected", "rejected"), "approval.decided"),
     "a withdrawal": (change("withdrawn", "withdrawn"), "approval.decided"),
+    "the end of an approval": (change("revoked", "withdrawn"), "approval.decided"),
     "the end of its time": (change("expired", "expired"), "approval.expired"),
     "its use": (change("used", "used"), None),
     "a grant": (Change(what="granted", tenant="acme", id="g1", tool="pay"), None),

@@ -7,12 +7,13 @@ import pytest
 
 from gatepost.dashboard.difference import MOST_LINES
 from gatepost.dashboard.reading import MOST_TEXT
-from gatepost.packs.scripts.approvals import SUBJECT, Approvals
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Judge
 from gatepost.packs.scripts.script import Script
 from tests.dashboard.site import Guest
 from tests.dashboard.studio import Studio, studio
 from tests.dashboard.test_pages import decide
 
+ALICE = Judge(subject="alice", name="Alice")
 NOT_ALL = "This page does not show all of it"
 
 
@@ -53,7 +54,7 @@ def test_a_script_that_is_too_long_to_compare_is_shown(company: Studio, dave: Gu
     records = company.site.services.records
     scripts = Approvals(records.of("acme").entries(SUBJECT))
     lines = "".join(f"step_{at}()\n" for at in range(MOST_LINES + 10))
-    company.site.run(scripts.approve(Script("long", b"first()\n", "workspace"), by="Alice"))
+    company.site.run(scripts.approve(Script("long", b"first()\n", "workspace"), by=ALICE))
     after = Script("long", f"evil()\n{lines}".encode(), "workspace")
     company.site.run(scripts.submit([after], by="erin", most=10))
     (review,) = company.site.run(scripts.waiting())

@@ -186,7 +186,6 @@ async def test_s_03_notifications_are_taken(house: House, method: str) -> None:
     assert await house.tell(house.two, method) == 202
 
 
-@pytest.mark.requirement("L-01", "L-08")
 def test_whoever_acts_for_somebody_has_sessions_of_its_own() -> None:
     """Nobody goes on with those of another, nor with those of whom it acts for."""
     sessions, asked = Sessions(Ring()), b'{"protocolVersion":"2025-11-25"}'
@@ -198,6 +197,7 @@ def test_whoever_acts_for_somebody_has_sessions_of_its_own() -> None:
         assert found == [one is caller for one in callers]
 
 
+@pytest.mark.requirement("L-01", "L-08")
 async def test_l_01_what_a_client_declares_travels_with_its_session() -> None:
     """Extensions and what else there may be are no reason to refuse it."""
     house = House(pack.tools.values())

@@ -1,10 +1,12 @@
-"""Scripts that were rejected, on every backend: for exactly that content, and for a while."""
+"""What was decided about scripts, on every backend: about exactly that content."""
 
 import asyncio
 
+import msgspec
 import pytest
 
 from gatepost.packs.scripts.approvals import (
+    APPROVED,
     MOST_REJECTED,
     REJECTED,
     SUBJECT,
@@ -21,6 +23,7 @@ pytestmark = pytest.mark.requirement("P11")
 ADA = Judge(subject="ada-1", issuer="https://id.example.com", name="Ada L.")
 ROOT = Judge(subject="root", operator=True)
 STANDS_S = 1_000.0
+WAGES = Script("wages", b"1", "workspace")
 ONE, OTHER = (Script("report", text.encode(), "workspace") for text in ("x = 1\n", "x = 2\n"))
 
 
@@ -85,11 +88,11 @@ async def test_an_approval_ends_a_rejection(records: Records) -> None:
     shelf = Shelf(records)
     await shelf.submit(ONE)
     await shelf.reject(ONE)
-    await shelf.there.approve(ONE, by="Ada L.")
+    await shelf.there.approve(ONE, by=ADA)
 
     assert await shelf.here.holds(ONE)
     assert await shelf.here.rejection(ONE) is None
-    await shelf.here.approve(OTHER, by="Ada L.")
+    await shelf.here.approve(OTHER, by=ADA)
     assert await shelf.submit(ONE) == ["x = 1\n"]
 
 
@@ -143,7 +146,7 @@ async def test_what_is_approved_in_the_same_moment_runs(records: Records) -> Non
     shelf = Shelf(records)
     await shelf.submit(ONE)
     [review] = await shelf.here.waiting()
-    await shelf.there.approve(ONE, by="root")
+    await shelf.there.approve(ONE, by=ROOT)
 
     assert not await shelf.here.reject(review, by=ADA, reason="", until=shelf.clock() + STANDS_S)
     assert await shelf.here.rejected() == []
@@ -180,3 +183,38 @@ async def test_a_person_is_taken_out_of_what_they_rejected(records: Records) -> 
     assert b"Ada" not in b"".join(one.value for one in await shelf.entries.all())
     assert b"ada-1" not in b"".join(one.value for one in await shelf.entries.all())
     assert {one.key.partition(":")[0] + ":" for one in await shelf.entries.all()} == {REJECTED}
+
+
+async def test_a_person_is_taken_out_of_what_they_approved(records: Records) -> None:
+    """It stays approved, by nobody; what others approved keeps their names, also a namesake's."""
+    shelf = Shelf(records)
+    namesake = msgspec.structs.replace(ADA, issuer="https://other.example.com")
+    for script, by in ((ONE, ADA), (Script("s", b"1", "code"), namesake), (WAGES, ROOT)):
+        await shelf.here.approve(script, by=by)
+    assert [one.by for one in await shelf.there.all_approved()] == ["Ada L.", "Ada L.", "root"]
+
+    assert await shelf.there.forget(ADA.issuer, ADA.subject) == 1
+    found = {one.name: one.by for one in await shelf.here.all_approved()}
+    assert found == {"report": "an administrator", "s": "Ada L.", "wages": "root"}
+    assert await shelf.here.holds(ONE)
+    [left] = [one.value for one in await shelf.entries.all() if one.key == APPROVED + "report"]
+    assert b"Ada" not in left
+    assert b"ada-1" not in left
+    assert b"id.example.com" not in left
+    assert await shelf.there.forget(ADA.issuer, ADA.subject) == 0
+
+
+@pytest.mark.parametrize(("by", "gone"), [("Ada L.", False), ("ada-1", True)])
+async def test_what_an_older_version_approved_counts(records: Records, by: str, gone: bool) -> None:
+    """It kept a text alone: whose it was is known where that is the person's id."""
+    shelf = Shelf(records)
+    await shelf.here.approve(ONE, by=ROOT)
+    [entry] = await shelf.entries.all()
+    old = msgspec.json.decode(entry.value) | {"by": by}
+    del old["judge"]
+    await shelf.entries.put(entry.key, msgspec.json.encode(old), now=shelf.clock())
+
+    assert await shelf.there.holds(ONE)
+    assert await shelf.there.forget(ADA.issuer, ADA.subject) == gone
+    [left] = await shelf.here.all_approved()
+    assert left.by == ("an administrator" if gone else by)

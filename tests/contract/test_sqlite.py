@@ -113,6 +113,7 @@ async def test_a_new_file_is_waited_for_while_another_writes_its_first(tmp_path:
     other.execute("BEGIN IMMEDIATE")
     opening = asyncio.create_task(opened(f"sqlite:///{tmp_path}/records.db"))
     await asyncio.wait({opening}, timeout=0.2)
+    assert not opening.done()
     other.execute("ROLLBACK")
     other.close()
     records = await opening

@@ -110,6 +110,7 @@ async def test_scripts_wait_no_more_for_whom_is_refused(bureau: Watched, case: i
     bureau.learn(cut)
 
     assert len(await here.desk.waiting(ACME)) == (0 if reached else 1)
+    assert (await here.desk.get(ACME, waits.id) is None) == reached
     if reached:
         with pytest.raises(Undecidable, match="Nothing of that content waits"):
             await there.desk.approve(ACME, waits.id, Operator("root"))

@@ -6,13 +6,14 @@ from typing import Any
 from playwright.sync_api import Browser, Page, expect
 
 from gatepost.approvals.request import GrantTerms
-from gatepost.packs.scripts.approvals import SUBJECT, Approvals
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Judge
 from gatepost.packs.scripts.script import Script
 from tests.dashboard.studio import Studio, Visitor, visiting
 
 WIDE: dict[str, Any] = {"viewport": {"width": 1080, "height": 720}}
 PHONE: dict[str, Any] = {"viewport": {"width": 360, "height": 740}}
 DARK: dict[str, Any] = {"color_scheme": "dark"}
+ALICE = Judge(subject="alice", name="Alice Archer")
 INVOICE = {
     "to": "lena@mueller.example",
     "lines": [
@@ -152,7 +153,7 @@ def _submit(company: Studio) -> None:
     """A script that was approved has changed."""
     before = Script("monthly_report", BEFORE.encode(), "workspace")
     after = Script("monthly_report", AFTER.encode(), "workspace")
-    company.site.run(_scripts(company).approve(before, by="Alice Archer"))
+    company.site.run(_scripts(company).approve(before, by=ALICE))
     company.site.run(_scripts(company).submit([after], by="erin", most=10))
 
 

@@ -247,9 +247,9 @@ async def test_levels_tell_what_is_used_up() -> None:
         ("caller", "alice", 4, 2),
         ("tenant", "", 8, 6),
     ]
-    assert [(one.kind, one.name, one.most, one.here, one.everywhere) for one in found.places] == [
-        ("tenant", "", 3, 1, 1),
-        ("tool", "wait", 2, 1, 1),
+    assert [(one.kind, one.name, one.most, one.taken) for one in found.places] == [
+        ("tenant", "", 3, 1),
+        ("tool", "wait", 2, 1),
     ]
     assert (found.waiting, found.shared, found.together) == (0, False, True)
     assert [(one.held, one.burst) for one in other.buckets] == [(8, 8)]
@@ -263,5 +263,5 @@ async def test_levels_tell_of_nobody_without_a_limit() -> None:
     found = await works.limits.levels("acme", tools=("wait", "look"), callers=(a_caller(),))
 
     assert found.buckets == ()
-    assert [(one.kind, one.name, one.everywhere) for one in found.places] == [("tool", "wait", 1)]
+    assert [(one.kind, one.name, one.taken) for one in found.places] == [("tool", "wait", 1)]
     assert await works.end() == ["waited"]

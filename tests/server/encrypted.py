@@ -15,6 +15,8 @@ from gatepost.wire.deadlines import Deadlines
 from tests.authz.certificates import Company
 
 WITHIN_S = 30
+STOPS_WITHIN_S = 25
+"""Less than the half minute that TLS waits for a client's word."""
 NEVER_S = 600
 """Longer than any test waits."""
 
@@ -58,7 +60,7 @@ class Encrypted(threading.Thread):
     def stop(self) -> None:
         """Have it stop, and return once it has."""
         self.server.should_exit = True
-        self.join(WITHIN_S)
+        self.join(STOPS_WITHIN_S)
         assert not self.is_alive(), "the server waits for somebody"
 
 

@@ -180,6 +180,15 @@ def is_alice(caller: TenantContext) -> bool:
     return caller.subject == "alice"
 
 
+async def test_a_token_without_its_time_is_as_old_as_its_caller(place: Place) -> None:
+    """Else what refuses older tokens would let go of it before its caller is forgotten."""
+    place.one.note(a_caller(issued_at=None))
+    await place.one.write()
+    found = await place.other.lately("acme", 1)
+
+    assert [caller.issued_at for caller in found] == [int(place.now)]
+
+
 async def test_a_person_is_forgotten_with_whom_they_acted_for(place: Place) -> None:
     """At their issuer only, and never by halves."""
     for caller in (

@@ -20,7 +20,7 @@ GET = b"GET %b HTTP/1.1\r\nhost: localhost\r\n\r\n"
 
 
 class App:
-    """Answers at once; at /held when it may; at /large more than any buffer holds."""
+    """Answers at once; at /held and /broken when it may; at /large more than any buffer holds."""
 
     def __init__(self) -> None:
         self.begun = threading.Event()
@@ -28,9 +28,11 @@ class App:
         self.answered = threading.Event()
 
     async def __call__(self, scope: Scope, receive: Receive, send: Send) -> None:
-        if scope["path"] == "/held":
+        if scope["path"] in ("/held", "/broken"):
             self.begun.set()
             await asyncio.to_thread(self.may_end.wait, WITHIN_S)
+        if scope["path"] == "/broken":
+            return
         await respond(send, 200, LARGE if scope["path"] == "/large" else b"{}")
         self.answered.set()
 
@@ -123,6 +125,18 @@ def test_an_answer_that_a_stop_waits_for_is_the_last(
         answer = rest_of(client)
     assert answer.startswith(b"HTTP/1.1 200 ")
     assert b"\r\n\r\n{}" in answer
+
+
+def test_a_stop_does_not_wait_behind_an_answer_that_never_came(app: App, server: Encrypted) -> None:
+    """The application failed meanwhile: its client is told, and need not say that it has heard."""
+    with server.connected() as client:
+        client.sendall(GET % b"/broken")
+        assert app.begun.wait(WITHIN_S)
+        server.server.should_exit = True
+        eventually(lambda: not accepts(server), within=WITHIN_S)
+        app.may_end.set()
+        server.stop()
+        assert rest_of(client).startswith(b"HTTP/1.1 500 ")
 
 
 def accepts(server: Encrypted) -> bool:

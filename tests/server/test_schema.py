@@ -2,7 +2,7 @@
 
 import json
 from enum import Enum
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, Protocol
 
 import jsonschema_rs
 import pytest
@@ -165,6 +165,25 @@ def test_a_signature_that_is_no_schema_is_refused(function: Any) -> None:
     """Its author hears so when the module is loaded, by the name of the function."""
     with pytest.raises(TypeError, match=function.__name__):
         arguments_of(function)
+
+
+class Speaks(Protocol):
+    """As much of a context as somebody's tools need."""
+
+    def speak(self) -> None: ...
+
+
+def plain(ctx, text: str) -> None: ...  # type: ignore[no-untyped-def]
+def noted(ctx: Annotated[CallContext, "who calls"], text: str) -> None: ...
+def partly(ctx: Speaks, text: str) -> None: ...
+def unused(_: object, text: str) -> None: ...
+def renamed(call: CallContext, text: str) -> None: ...
+
+
+@pytest.mark.parametrize("function", [plain, noted, partly, unused, renamed])
+def test_a_context_may_be_written_in_several_ways(function: Any) -> None:
+    """By its name or by its type; what is behind it are the arguments."""
+    assert list(arguments_of(function).schema["properties"]) == ["text"]
 
 
 RAW = {

@@ -25,7 +25,7 @@ from tests.support.raw import exchange
 from tests.support.sockets import free_port, serving
 from tests.support.valkey import Valkey
 from tests.support.waiting import eventually
-from tests.telemetry.page import fetch, scrape
+from tests.telemetry.page import Page, fetch, scrape
 from tests.tenancy.house import issuer
 from tests.tenancy.post import Post, post
 
@@ -150,6 +150,22 @@ class Crew(NamedTuple):
     site: Post
     port: int
 
+    def page(self, calls: int) -> Page:
+        """
+        The first that tells of so many calls.
+
+        One worker that the machine holds up tells a moment later, and the other's page may be one
+        of a moment ago.
+        """
+        pages: list[Page] = []
+
+        def told() -> bool:
+            pages.append(scrape(self.port))
+            return pages[-1].value(CALLS, **ECHOED) >= calls
+
+        eventually(told, within=20)
+        return pages[-1]
+
 
 @pytest.fixture(scope="module")
 def crew(
@@ -178,9 +194,7 @@ def test_one_scrape_sees_every_worker_and_none_of_what_a_dead_one_counted_is_los
             break
     assert len(set(pids)) == 2
     eventually(lambda: scrape(port).value("gatepost_workers") == 2, within=20)
-    # A worker that the machine holds up tells what it has counted a moment later.
-    eventually(lambda: scrape(port).value(CALLS, **ECHOED) >= len(pids), within=20)
-    before = scrape(port)
+    before = crew.page(len(pids))
     assert before.value(CALLS, **ECHOED) == len(pids)
 
     os.kill(pids[0], signal.SIGKILL)
@@ -191,8 +205,7 @@ def test_one_scrape_sees_every_worker_and_none_of_what_a_dead_one_counted_is_los
         with contextlib.suppress(ConnectionError):
             site.pid(token)
             answered += 1
-    eventually(lambda: scrape(port).value(CALLS, **ECHOED) >= answered, within=20)
-    after = scrape(port)
+    after = crew.page(answered)
 
     assert after.value(CALLS, **ECHOED) == answered
     grown = after.counters()

@@ -25,6 +25,7 @@ from gatepost.approvals.request import (
     Verdict,
     party_of,
 )
+from gatepost.approvals.scripts import Scripts
 from gatepost.approvals.settings import ApprovalsSettings
 from gatepost.keyring import KeyRing
 from gatepost.stores.api import Records
@@ -71,6 +72,7 @@ class Desk:
         self.granting = Granting(
             records, self.cabinet, herald, clock, is_cut=lambda caller: self.is_cut(caller)
         )
+        self.scripts = Scripts(records, herald, clock, is_cut=lambda caller: self.is_cut(caller))
         self.apply(ApprovalsSettings(), {}, {})
 
     def apply(self, settings: ApprovalsSettings, plan: Plan, tools: Mapping[str, Tool]) -> None:
@@ -82,8 +84,7 @@ class Desk:
         kept = self.settings.max_waiting_per_tenant
         cases = [await self.current(case_of(one)) for one in await self._of(tenant).waiting(kept)]
         found = [one.request for one in cases if one and one.request.state == "waiting"]
-        waiting = await scripts.waiting(self.records, tenant, now=self.clock())
-        found += [one for one in waiting if not is_dropped(one, self.is_cut)]
+        found += await self.scripts.waiting(tenant)
         return sorted(found, key=lambda one: (one.created_at, one.id))
 
     async def history(
@@ -101,7 +102,7 @@ class Desk:
             place = None if record is None else (record.changed_at, record.id)
         records = await self._of(tenant).past(place, most)
         found = [((one.changed_at, one.id), case_of(one).request) for one in records]
-        for script in await scripts.rejected(self.records, tenant, now=self.clock()):
+        for script in await self.scripts.rejected(tenant):
             own = (script.decided_at or script.created_at, script.id)
             if place is None or own < place:
                 found.append((own, script))
@@ -111,7 +112,7 @@ class Desk:
     async def get(self, tenant: str, request_id: str) -> Request | None:
         """One call or script, in whatever state; None: unknown, or another tenant's."""
         if request_id.startswith(scripts.PREFIX):
-            return await scripts.one(self.records, tenant, request_id, now=self.clock())
+            return await self.scripts.one(tenant, request_id)
         case = await self.case(tenant, request_id)
         return None if case is None else case.request
 
@@ -139,7 +140,8 @@ class Desk:
         may stay as it is. *grant* lets further calls pass.
         """
         if request_id.startswith(scripts.PREFIX):
-            return await self._about_script("approved", tenant, request_id, by, seen=seen)
+            yes = Decision(by=party_of(by), verdict="approved", at=self.clock())
+            return await self._about_script(tenant, request_id, by, yes, seen=seen)
         while True:
             case = await self._judged(tenant, request_id, by)
             if seen is not None and seen != case.request.digest:
@@ -158,7 +160,8 @@ class Desk:
         """Refuse the call; the agent reads *reason*, which may be empty. Raises Undecidable."""
         if request_id.startswith(scripts.PREFIX):
             words = self._words(tenant, reason)
-            return await self._about_script("rejected", tenant, request_id, by, reason=words)
+            no = Decision(by=party_of(by), verdict="rejected", at=self.clock(), reason=words)
+            return await self._about_script(tenant, request_id, by, no)
         while True:
             case, now = await self._judged(tenant, request_id, by), self.clock()
             words = self._words(tenant, reason)
@@ -183,7 +186,7 @@ class Desk:
         End what rests on anybody who is shut out: what they wait for, scripts too, approvals for
         them and by them that nobody has used, and grants for them and by them; how many there were.
         """
-        count = await self.granting.withdraw(tenant) + await self._drop_scripts(tenant)
+        count = await self.granting.withdraw(tenant) + await self.scripts.withdraw(tenant)
         for approval_id in await self._of(tenant).undecided():
             case = await self.case(tenant, approval_id)
             count += case is not None and case.request.state == "withdrawn"
@@ -242,7 +245,7 @@ class Desk:
 
     async def tidy(self) -> int:
         """Forget rejected scripts whose time is over, of every tenant; how many."""
-        return await scripts.tidy(self.records, now=self.clock())
+        return await self.scripts.tidy()
 
     async def settle(self, case: Case, *, told: What | None = None, **changes: Any) -> Case | None:
         """
@@ -259,30 +262,16 @@ class Desk:
 
     async def _about_script(
         self,
-        verdict: Verdict,
         tenant: str,
         request_id: str,
         by: Approver,
+        decision: Decision,
         *,
         seen: str | None = None,
-        reason: str = "",
     ) -> Request:
         self._inside(tenant, by)
-        await self._drop_scripts(tenant)
-        now = self.clock()
-        decision = Decision(by=party_of(by), verdict=verdict, at=now, reason=reason)
-        until = now + self.settings.keep_s
-        decided = await scripts.decided(
-            self.records, request_id, by, decision, tenant=tenant, until=until
-        )
-        if seen is not None and seen != decided.digest:
-            raise Undecidable(scripts.GONE)
-        await self.herald.record(verdict, decided, by)
-        if not await scripts.keep(self.records, decided):
-            await self.herald.record("void", decided, by)
-            raise Undecidable(scripts.GONE)
-        await self.herald.request(verdict, decided, by, on_record=True)
-        return decided
+        until = decision.at + self.settings.keep_s
+        return await self.scripts.decide(tenant, request_id, by, decision, seen=seen, until=until)
 
     async def _kept(self, verdict: Verdict, changed: Case, by: Approver) -> bool:
         """Put a decision on record and keep it; False when the request changed meanwhile."""
@@ -292,12 +281,6 @@ class Desk:
             return True
         await self.herald.record("void", changed.request, by)
         return False
-
-    async def _drop_scripts(self, tenant: str) -> int:
-        gone = await scripts.withdraw(self.records, tenant, self.is_cut, now=self.clock())
-        for request in gone:
-            await self.herald.request("withdrawn", request)
-        return len(gone)
 
     def _of(self, tenant: str) -> Approvals:
         return self.records.of(tenant).approvals

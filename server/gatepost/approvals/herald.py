@@ -23,6 +23,7 @@ What = Literal[
     "withdrawn",
     "used",
     "void",
+    "revoked",
     "granted",
     "grant_used",
     "grant_revoked",
@@ -34,7 +35,7 @@ class Change(msgspec.Struct, frozen=True, kw_only=True):
     Something that happened and is durable.
 
     `approved` with a request that still waits is the first approval of two; `void` takes back a
-    decision that was put on record and came too late.
+    decision that was put on record and came too late; `revoked` ends the approval of a script.
     """
 
     what: What

@@ -1,7 +1,7 @@
 """Puts what people decide on record."""
 
 from gatepost.approvals.herald import Change
-from gatepost.approvals.request import Operator, Visitor
+from gatepost.approvals.request import Operator, Party, Visitor
 from gatepost.audit.journal import Journal
 from gatepost.audit.record import Person
 
@@ -22,7 +22,7 @@ class Minutes:
         private = {}
         if isinstance(by, Operator):
             private["operator"] = by.name
-        if request is not None and by is not None:
+        if request is not None and request.decisions and by is not None:
             # Words of people; whatever is personal can be erased.
             said = request.decisions[-1]
             private |= {"reason": said.reason} if said.reason else {}
@@ -33,9 +33,7 @@ class Minutes:
             "approval" if grant is None else "grant",
             outcome=change.what.removeprefix("grant_"),
             caller=None if by is None or isinstance(by, Operator) else by,
-            about=Person(
-                whom.issuer, whom.subject, whom.client_id or "", whom.name, whom.actor or ""
-            ),
+            about=_person(whom) if whom.subject else None,
             tool=change.tool,
             approval=change.id,
             request_id="" if request is None else request.request_id,
@@ -43,3 +41,7 @@ class Minutes:
             details={"by": "operator"} if isinstance(by, Operator) else {},
             private=private,
         )
+
+
+def _person(whom: Party) -> Person:
+    return Person(whom.issuer, whom.subject, whom.client_id or "", whom.name, whom.actor or "")

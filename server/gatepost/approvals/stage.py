@@ -16,6 +16,7 @@ from gatepost.approvals.standing import Standing
 from gatepost.guard.ending import LOST, UNKNOWN, Ending
 from gatepost.guard.once import DAY_S, STILL_RUNNING, Runs, only_reads
 from gatepost.guard.run import INVITING, Terms, Work
+from gatepost.packs.scripts.approvals import reason_of
 from gatepost.stores.api import Relay, StoreUnavailable
 from gatepost.tools.api import Call, Failure, Offer, Outcome, Tool, ToolFailure
 from gatepost.tools.record import remark
@@ -137,8 +138,7 @@ class Approval:
             return ToolFailure("denied", NOBODY_CAME.format(seconds=timeout_s))
         request = case.request
         if request.state == "rejected":
-            said = request.decisions[-1].reason
-            reason = f" Their reason: {said}" + ("" if said[-1:] in ".!?" else ".") if said else ""
+            reason = reason_of(request.decisions[-1].reason)
             return ToolFailure("denied", REJECTED.format(reason=reason))
         if request.state == "withdrawn":
             return ToolFailure("denied", WITHDRAWN)

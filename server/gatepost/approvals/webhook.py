@@ -32,6 +32,7 @@ EVENTS = {
     "approved": "approval.decided",
     "rejected": "approval.decided",
     "withdrawn": "approval.decided",
+    "revoked": "approval.decided",
     "expired": "approval.expired",
 }
 
@@ -120,8 +121,9 @@ class Webhook:
         if request is None or body is None:
             return None
         name, until = f"{change.id.replace(':', '_')}_{change.what}", request.until
-        place = PLACES[change.what]
-        if request.kind == "script":
+        if request.kind == "call":
+            place = PLACES[change.what]
+        else:
             # The same content may be decided about again, also by another tenant in this very
             # moment: those are other messages, and nobody may know their ids beforehand.
             name, until = f"{name}_{secrets.token_hex(16)}", now + LONGEST_S

@@ -223,13 +223,18 @@ def when(seconds: float) -> str:
 
 def at_the_desk(path: Path, tenant: str, do: Callable[[Desk], Awaitable[T]]) -> T:
     """What *do* answers, with the configured stores open for it."""
+    return decided(path, tenant, lambda desk, _: do(desk))
+
+
+def decided(path: Path, tenant: str, do: Callable[[Desk, Config], Awaitable[T]]) -> T:
+    """The same for what asks the configuration too."""
     # A server on pipes is decided about here alone: what only HTTP needs may be missing.
     config, toolbox = settled(path, beside=BESIDE)
     check_tenant(config, tenant)
 
     async def work() -> T:
         async with opened(config, toolbox, tenant) as desk:
-            return await do(desk)
+            return await do(desk, config)
 
     configure(level="warning", form="console")
     try:

@@ -9,16 +9,10 @@ from typing import TypeVar
 import click
 import msgspec
 
-from gatepost.approvals.scripts import PREFIX
-from gatepost.audit.journal import Journal
-from gatepost.commands.configuration import (
-    administrator,
-    check_tenant,
-    config_option,
-    settled,
-    visible,
-)
-from gatepost.commands.stores import Stores, at_stores
+from gatepost.approvals.desk import Desk
+from gatepost.approvals.request import Operator
+from gatepost.commands.approvals import decided
+from gatepost.commands.configuration import administrator, config_option, visible
 from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Rejection, Review
 from gatepost.packs.scripts.script import Script
 from gatepost.packs.scripts.shelf import Shelf
@@ -31,28 +25,14 @@ T = TypeVar("T")
 tenant_option = click.option("--tenant", required=True, help="Whose scripts: a tenant's id.")
 
 
-class Desk(msgspec.Struct, frozen=True):
-    """One tenant's scripts, what was decided about them, and the record of that."""
+class Office(msgspec.Struct, frozen=True):
+    """One tenant's scripts, what was decided about them, and the desk that decides."""
 
     config: Config
     approvals: Approvals
     shelf: Shelf
     tenant: str
-    journal: Journal | None
-    """None: nothing is put on record, because that is off or nothing could sign it."""
-
-    async def record(self, outcome: str, name: str, digest: str = "") -> None:
-        """Put a decision on record, before it counts."""
-        if self.journal is not None:
-            await self.journal.note(
-                self.tenant,
-                "approval",
-                outcome=outcome,
-                tool=f"{name}.star",
-                approval=PREFIX + digest if digest else "",
-                details={"by": "operator"},
-                private={"operator": administrator()},
-            )
+    desk: Desk
 
     async def there(self, name: str) -> list[Script]:
         """What has that name: first what a call would run now, then what was tried before."""
@@ -82,7 +62,7 @@ def scripts() -> None:
 @config_option
 def list_(tenant: str, path: Path) -> None:
     """List what may run, waits for an administrator, was rejected, or was never called yet."""
-    rows = at_the_desk(path, tenant, rows_of)
+    rows = at_the_office(path, tenant, rows_of)
     if not rows:
         click.echo(f"The tenant {tenant} has no scripts.")
         return
@@ -106,22 +86,20 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
     """
     name = name.removesuffix(".star")
 
-    async def look(desk: Desk) -> tuple[Script | None, Review | None, Rejection | None]:
-        found = next(iter(await desk.there(name)), None)
-        rejection = None if found is None else await desk.approvals.rejection(found)
-        return found, await desk.approvals.approved(name), rejection
+    async def look(here: Office) -> tuple[Script | None, Review | None, Rejection | None]:
+        found = next(iter(await here.there(name)), None)
+        rejection = None if found is None else await here.approvals.rejection(found)
+        return found, await here.approvals.approved(name), rejection
 
-    async def decide(desk: Desk) -> Script | None:
-        wanted = [one for one in await desk.there(name) if one.digest == digest]
+    async def decide(here: Office) -> Script | None:
+        wanted = [one for one in await here.there(name) if one.digest == digest]
         if not wanted:
             return None
-        if wanted[0].text is not None:
-            await desk.record("approved", name, digest or "")
-        await desk.approvals.approve(wanted[0], by=administrator())
+        await here.desk.scripts.allow(tenant, wanted[0], Operator(administrator()))
         return wanted[0]
 
     if digest is not None:
-        approved = at_the_desk(path, tenant, decide)
+        approved = at_the_office(path, tenant, decide)
         if approved is None:
             raise click.ClickException(
                 f"No script {name} of the tenant {tenant} has that digest (any more). Nothing was "
@@ -129,7 +107,7 @@ def approve(name: str, digest: str | None, tenant: str, path: Path) -> None:
             )
         click.echo(f"{approved.file} of the tenant {tenant} may run, as it is now.")
         return
-    found, before, rejection = at_the_desk(path, tenant, look)
+    found, before, rejection = at_the_office(path, tenant, look)
     if found is None:
         raise click.ClickException(f"The tenant {tenant} has no script {name}.")
     show(found, before, tenant)
@@ -146,12 +124,10 @@ def revoke(name: str, tenant: str, path: Path) -> None:
     """Take the approval of the script NAME back, or drop it from what waits."""
     name = name.removesuffix(".star")
 
-    async def take_back(desk: Desk) -> str | None:
-        if await desk.approvals.has(name):
-            await desk.record("revoked", name)
-        return await desk.approvals.revoke(name)
+    async def take_back(here: Office) -> str | None:
+        return await here.desk.scripts.revoke(tenant, name, Operator(administrator()))
 
-    was = at_the_desk(path, tenant, take_back)
+    was = at_the_office(path, tenant, take_back)
     if was is None:
         raise click.ClickException(
             f"No script {name} of the tenant {tenant} is approved or waits; what the configuration "
@@ -180,17 +156,17 @@ def show(script: Script, before: Review | None, tenant: str) -> None:
     click.echo(f"\nNothing is approved yet. To approve exactly this:\n{command}")
 
 
-async def rows_of(desk: Desk) -> list[tuple[str, str, str, str, str]]:
+async def rows_of(here: Office) -> list[tuple[str, str, str, str, str]]:
     """One for each content that counts, by name."""
-    settings = desk.config.packs.scripts
-    approved = {one.name: one for one in await desk.approvals.all_approved()}
-    waiting, rejected = await desk.approvals.waiting(), await desk.approvals.rejected()
+    settings = here.config.packs.scripts
+    approved = {one.name: one for one in await here.approvals.all_approved()}
+    waiting, rejected = await here.approvals.waiting(), await here.approvals.rejected()
     rows = [row("approved", one) for one in approved.values()]
     rows += [row("waits", one) for one in waiting]
     rows += [row("rejected", one.review, by=one.by.shown, at=one.at) for one in rejected]
     known = {one.digest for one in (*approved.values(), *waiting)}
     known |= {one.review.digest for one in rejected}
-    for script in (await desk.shelf.all()).scripts:
+    for script in (await here.shelf.all()).scripts:
         if script.allowed_by(settings):
             rows.append((script.name, "allowed", script.digest, "packs.scripts.allow", ""))
         elif script.digest not in known:
@@ -213,18 +189,16 @@ def script_of(review: Review) -> Script:
     return Script(review.name, review.content.encode(), review.place)
 
 
-def at_the_desk(path: Path, tenant: str, do: Callable[[Desk], Awaitable[T]]) -> T:
-    """What *do* answers, with the configured store and folders open for it."""
-    config, _ = settled(path)
-    check_tenant(config, tenant)
+def at_the_office(path: Path, tenant: str, do: Callable[[Office], Awaitable[T]]) -> T:
+    """What *do* answers, with the configured stores and folders open for it."""
 
-    async def work(stores: Stores) -> T:
+    async def work(desk: Desk, config: Config) -> T:
         workspaces = Workspaces(Path(config.workspace.root))
         try:
-            entries = stores.records.of(tenant).entries(SUBJECT)
+            approvals = Approvals(desk.records.of(tenant).entries(SUBJECT))
             shelf = Shelf(config.packs.scripts, workspaces.of(tenant))
-            return await do(Desk(config, Approvals(entries), shelf, tenant, stores.journal))
+            return await do(Office(config, approvals, shelf, tenant, desk))
         finally:
             workspaces.close()
 
-    return at_stores(config, work)
+    return decided(path, tenant, work)

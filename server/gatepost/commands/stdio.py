@@ -10,6 +10,7 @@ from urllib.parse import urlsplit
 import click
 import uvloop
 
+from gatepost import collector
 from gatepost.app import challenge_of, mcp
 from gatepost.commands.configuration import config_option, settled
 from gatepost.config.stdio import BESIDE, problems
@@ -81,6 +82,7 @@ async def _serve(config: Config, toolbox: Toolbox, keyring: KeyRing, pipes: Pipe
         endpoint = mcp(config, services, resource, challenge_of(config), mirrors=False)
         path = urlsplit(caller.resource).path or "/"
         talk = Stdio(endpoint, caller=caller, path=path, write=write)
+        collector.settle()
         reading = asyncio.create_task(_read(pipes, talk, config.limits.max_body_bytes))
         await _first(reading, over=over)
         if not (reading.done() and over.is_set()):

@@ -172,7 +172,7 @@ def bucket_meter(level: BucketLevel) -> tuple[Meter, BucketLevel]:
 def place_meter(level: PlaceLevel) -> tuple[Meter, PlaceLevel]:
     """How many of the places are taken."""
     label = _label(level.kind, level.name)
-    return Meter(label=label, used=level.everywhere, most=level.most), level
+    return Meter(label=label, used=level.taken, most=level.most), level
 
 
 def _label(kind: str, name: str) -> str:

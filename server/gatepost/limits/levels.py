@@ -22,13 +22,12 @@ class BucketLevel(msgspec.Struct, frozen=True):
 
 
 class PlaceLevel(msgspec.Struct, frozen=True):
-    """Calls that run at once, here and in all processes together, and how many may."""
+    """Calls that run at once in all processes that count together, and how many may."""
 
     kind: Kind
     name: str
     most: int
-    here: int
-    everywhere: int
+    taken: int
 
 
 class Levels(msgspec.Struct, frozen=True):
@@ -55,15 +54,14 @@ async def levels(
         for row in buckets
     ]
     running = tally.running
-    here = [running.get(row.here, 0) for row in places]
-    everywhere = here
+    taken = [running.get(row.here, 0) for row in places]
     waiting = tally.queue.waiting_of(tenant)
     told = await _told(relay, tenant, buckets, places)
     if told is not None:
         held, others = told[: len(buckets)], told[len(buckets) :]
         # What this process has taken it may not have told yet.
-        *everywhere, waiting = [
-            max(int(one), own) for one, own in zip(others, [*here, waiting], strict=True)
+        *taken, waiting = [
+            max(int(one), own) for one, own in zip(others, [*taken, waiting], strict=True)
         ]
     return Levels(
         buckets=tuple(
@@ -71,8 +69,8 @@ async def levels(
             for row, level in zip(buckets, held, strict=True)
         ),
         places=tuple(
-            PlaceLevel(row.kind, row.name, int(row.bound.most), own, together)
-            for row, own, together in zip(places, here, everywhere, strict=True)
+            PlaceLevel(row.kind, row.name, int(row.bound.most), number)
+            for row, number in zip(places, taken, strict=True)
         ),
         waiting=waiting,
         shared=relay is not None,

@@ -150,8 +150,8 @@ def _adapter(
 def _takes_context(first: inspect.Parameter, hint: Any) -> bool:
     if first.kind not in (first.POSITIONAL_ONLY, first.POSITIONAL_OR_KEYWORD):
         return False
-    if hint is None:
-        return first.name.startswith(("ctx", "context", "_"))
+    if first.name.startswith(("ctx", "context", "_")):
+        return True
     return hint is Any or (isinstance(hint, type) and issubclass(CallContext, hint))
 
 

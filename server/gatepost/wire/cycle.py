@@ -231,7 +231,7 @@ class Cycle(RequestResponseCycle):
         if not (self.response_complete or self._held or self.disconnected):
             if not self.response_started or self._start is not None:
                 self.transport.write(BROKEN)
-            self.transport.close()
+            self.connection.hang_up()
 
     def _release(self) -> None:
         """What the answer had to wait for is settled."""

@@ -266,7 +266,7 @@ class FastProtocol(HttpToolsProtocol):
     def send_400_response(self, msg: str) -> None:
         if self.parser.get_method() == b"CONNECT":
             self.transport.write(NO_TUNNELS)
-            self.transport.close()
+            self.hang_up()
             return
         super().send_400_response(msg)
 
@@ -281,8 +281,11 @@ def hear_no_more(transport: asyncio.Transport) -> None:
     Over TLS a transport says that it closes and waits half a minute to be told the same, which it
     need not (RFC 8446 section 6.1): a client looks at a pooled connection when it next uses it.
     """
+    below = transport.get_extra_info("socket")
+    if below is None:
+        return  # it has ended, and will say so in a moment
     with suppress(OSError):
-        number = os.dup(transport.get_extra_info("socket").fileno())
+        number = os.dup(below.fileno())
         with socket.socket(fileno=number) as own:
             own.shutdown(socket.SHUT_RD)
 

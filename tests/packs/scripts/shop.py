@@ -6,7 +6,7 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Any, TypeVar
 
-from gatepost.packs.scripts.approvals import SUBJECT, Approvals
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Judge
 from gatepost.packs.scripts.script import Place, Script, from_code
 from gatepost.services import Services
 from tests.packs.office import Office, Protocol, Worker, open_office
@@ -17,6 +17,7 @@ from tests.tenancy.house import House, tree
 from tests.tenancy.post import toml
 
 T = TypeVar("T")
+ADMIN = Judge(subject="admin", operator=True)
 
 WEATHER = """\
 # Current weather in a city.
@@ -112,11 +113,11 @@ class Shop:
 
     def approve(self, tenant: str, name: str, text: str, place: Place = "workspace") -> None:
         script = Script(name, text.encode(), place)
-        self.at_approvals(tenant, lambda approvals: approvals.approve(script, by="admin"))
+        self.at_approvals(tenant, lambda approvals: approvals.approve(script, by=ADMIN))
 
     def approve_code(self, tenant: str, code: str) -> None:
         script = from_code(code.encode())
-        self.at_approvals(tenant, lambda approvals: approvals.approve(script, by="admin"))
+        self.at_approvals(tenant, lambda approvals: approvals.approve(script, by=ADMIN))
 
     def revoke(self, tenant: str, name: str) -> None:
         self.at_approvals(tenant, lambda approvals: approvals.revoke(name))

@@ -1,13 +1,18 @@
 """Who let a script run, and who took that back, is on record, wherever it was decided."""
 
+import asyncio
+import base64
 import json
 import re
+import time
 from collections.abc import Callable
+from contextlib import aclosing
 from pathlib import Path
 from typing import Any
 
 import pytest
 
+from gatepost.stores.backends import open_records
 from tests.support.gatepost import ended
 
 pytestmark = pytest.mark.requirement("P11")
@@ -42,6 +47,25 @@ def gatepost(tmp_path: Path) -> Gatepost:
     return run
 
 
+WEBHOOK = """
+[approvals.webhook]
+url = "http://127.0.0.1:9/hook"
+secret = "file:hook"
+[network]
+allow_hosts = ["127.0.0.1:9"]
+"""
+
+
+async def untold(folder: Path) -> list[Any]:
+    """What the servers are left to tell the webhook, which then is told."""
+    records = await open_records(f"sqlite:///{folder / 'gatepost.db'}")
+    async with aclosing(records):
+        told = await records.claim_notices(time.time() + 1, time.time() + 9, "test", 9)
+        for tenant, notice in told:
+            assert await records.of(tenant).notices.remove(notice)
+    return [json.loads(notice.body) for _, notice in told]
+
+
 def on_record(gatepost: Gatepost) -> list[dict[str, Any]]:
     told = gatepost("audit", "export", *WHO)
     found = [json.loads(line).get("record") for line in told.splitlines()]
@@ -60,3 +84,20 @@ def test_a_command_that_decides_about_a_script_is_on_record(gatepost: Gatepost) 
     assert told == [("approval", "approved", "mine.star"), ("approval", "revoked", "mine.star")]
     assert on_record(gatepost)[0]["approval"] == f"script:{digest}"
     gatepost("audit", "verify")
+
+
+def test_the_webhook_is_told_what_a_command_decides(gatepost: Gatepost, tmp_path: Path) -> None:
+    """As of any other decision: the command leaves it to the servers."""
+    with (tmp_path / "gatepost.toml").open("a", encoding="utf-8") as file:
+        file.write(WEBHOOK)
+    key = base64.b64encode(bytes(32)).decode()
+    (tmp_path / "hook").write_text(f"whsec_{key}", encoding="utf-8")
+    (tmp_path / "hook").chmod(0o600)
+    (digest,) = re.findall(r"--digest ([0-9a-f]{64})", gatepost("scripts", "approve", "mine", *WHO))
+    for words in (("approve", "mine", "--digest", digest), ("revoke", "mine")):
+        gatepost("scripts", *words, *WHO)
+        told = asyncio.run(untold(tmp_path))
+        expected = "approved" if words[0] == "approve" else "withdrawn"
+        assert [(one["type"], one["data"]["id"], one["data"]["state"]) for one in told] == [
+            ("approval.decided", f"script:{digest}", expected)
+        ]

@@ -4,6 +4,7 @@ import re
 
 import pytest
 
+from gatepost.packs.scripts.approvals import reason_of
 from tests.packs.office import Heard, Worker
 from tests.packs.scripts.shop import Shop
 from tests.support.gatepost import ended, running
@@ -122,3 +123,17 @@ def test_a_rejection_counts_at_every_replica(shop: Shop) -> None:
 
     assert all("pending approval" in str(one) for one in before)
     assert all(re.fullmatch(REFUSED.format("mine", r"No\."), str(one)) for one in after)
+
+
+SAID = {
+    "": "",
+    "No": " Their reason: No.",
+    "No!": " Their reason: No!",
+    "Why?": " Their reason: Why?",
+}
+
+
+@pytest.mark.parametrize(("said", "told"), SAID.items())
+def test_a_reason_is_told_as_a_sentence(said: str, told: str) -> None:
+    """Of a script as of a call; without one there is nothing."""
+    assert reason_of(said) == told

@@ -28,24 +28,8 @@ class Asker(msgspec.Struct, frozen=True, kw_only=True):
     issued_at: int | None
 
 
-class Review(msgspec.Struct, frozen=True, kw_only=True):
-    """One content that was approved, or waits to be."""
-
-    name: str
-    digest: str
-    content: str
-    """All of it: who decides must see it, also on a machine without its file."""
-    place: Place
-    by: str
-    """Who approved it, or whose call asked for it first."""
-    at: float
-    """Seconds since the epoch."""
-    asker: Asker | None = None
-    """More of whose call asked; None: nobody's did, or an older version kept this."""
-
-
 class Judge(msgspec.Struct, frozen=True, kw_only=True):
-    """Who rejected a script; without a subject once the person was erased."""
+    """Who decided about a script; without a subject once the person was erased."""
 
     subject: str
     issuer: str = ""
@@ -55,8 +39,26 @@ class Judge(msgspec.Struct, frozen=True, kw_only=True):
 
     @property
     def shown(self) -> str:
-        """As whoever calls the script is told."""
+        """As whoever calls the script, or lists scripts, is told."""
         return (self.name or self.subject) if self.subject else "an administrator"
+
+
+class Review(msgspec.Struct, frozen=True, kw_only=True):
+    """One content that was approved, or waits to be."""
+
+    name: str
+    digest: str
+    content: str
+    """All of it: who decides must see it, also on a machine without its file."""
+    place: Place
+    by: str
+    """Whose call asked for it first; of what is approved, by whom as people call them."""
+    at: float
+    """Seconds since the epoch."""
+    asker: Asker | None = None
+    """More of whose call asked; None: nobody's did, or an older version kept this."""
+    judge: Judge | None = None
+    """Who approved it; None: nobody has, or an older version kept this."""
 
 
 class Rejection(msgspec.Struct, frozen=True, kw_only=True):
@@ -70,6 +72,9 @@ class Rejection(msgspec.Struct, frozen=True, kw_only=True):
     at: float
     until: float
     """When it may wait again, in seconds since the epoch."""
+
+
+NOBODY = Judge(subject="", name="erased")
 
 
 class Approvals:
@@ -146,9 +151,9 @@ class Approvals:
         entry = await self._entries.get(REJECTED + script.digest)
         return None if entry is None else next(self._rejections([entry]), None)
 
-    async def approve(self, script: Script, *, by: str) -> None:
+    async def approve(self, script: Script, *, by: Judge) -> None:
         """Let exactly this script run; ValueError when nobody could have read it."""
-        review = self._review(script, by)
+        review = self._review(script, by.shown, judge=by)
         await self._entries.put(APPROVED + script.name, review, now=self._clock())
         await self._entries.delete(REJECTED + script.digest)
         await self._entries.delete(WAITING + script.digest)
@@ -184,16 +189,22 @@ class Approvals:
         return len(gone)
 
     async def forget(self, issuer: str, subject: str) -> int:
-        """Take a person out of what they asked for and rejected; how many contents that were."""
+        """Take a person out of what they asked for and decided; how many contents that were."""
         gone = 0
         for entry in await self._entries.all():
             if entry.key.startswith(WAITING) and _asked(_read(entry.value), subject):
                 gone += await self._entries.delete(entry.key)
         for entry in await self._entries.all():
-            if not entry.key.startswith(REJECTED):
+            before: Review | Rejection
+            after: Review | Rejection
+            if entry.key.startswith(APPROVED):
+                before = _read(entry.value)
+                after = _unsigned(before, issuer, subject)
+            elif entry.key.startswith(REJECTED):
+                before = msgspec.json.decode(entry.value, type=Rejection)
+                after = _without(before, issuer, subject)
+            else:
                 continue
-            before = msgspec.json.decode(entry.value, type=Rejection)
-            after = _without(before, issuer, subject)
             if after != before:
                 value = msgspec.json.encode(after)
                 # Whoever changed it meanwhile took it away.
@@ -201,12 +212,6 @@ class Approvals:
                     entry.key, value, now=self._clock(), revision=entry.revision
                 )
         return gone
-
-    async def has(self, name: str) -> bool:
-        """Whether something of that name is approved or waits."""
-        found = await self._entries.all()
-        names = {one.name for kind in (APPROVED, WAITING) for one in _reviews(found, kind)}
-        return name in names
 
     async def revoke(self, name: str) -> Literal["approved", "waiting"] | None:
         """Nothing of that name may run, or waits, any more; what there was."""
@@ -218,7 +223,9 @@ class Approvals:
             return "approved"
         return "waiting" if waited else None
 
-    def _review(self, script: Script, by: str, asker: Asker | None = None) -> bytes:
+    def _review(
+        self, script: Script, by: str, asker: Asker | None = None, judge: Judge | None = None
+    ) -> bytes:
         text = script.text
         if text is None:
             raise ValueError(f"{script.file} is no text")
@@ -231,6 +238,7 @@ class Approvals:
                 by=by,
                 at=self._clock(),
                 asker=asker,
+                judge=judge,
             )
         )
 
@@ -249,13 +257,23 @@ def _asked(review: Review, subject: str) -> bool:
     return review.by == subject or (review.asker is not None and review.asker.actor == subject)
 
 
+def _unsigned(review: Review, issuer: str, subject: str) -> Review:
+    """What is approved, without the name if it is this person's."""
+    judge = review.judge
+    if judge is None:
+        # An older version kept a text alone: an id where a token had no name, and then it is known.
+        is_theirs = review.by == subject
+    else:
+        is_theirs = (judge.issuer, judge.subject) == (issuer, subject)
+    return msgspec.structs.replace(review, by=NOBODY.shown, judge=NOBODY) if is_theirs else review
+
+
 def _without(rejection: Rejection, issuer: str, subject: str) -> Rejection:
     review = rejection.review
     if _asked(review, subject):
         review = msgspec.structs.replace(review, by="", asker=None)
     if (rejection.by.issuer, rejection.by.subject) == (issuer, subject):
-        nobody = Judge(subject="", name="erased")
-        return msgspec.structs.replace(rejection, review=review, by=nobody, reason="")
+        return msgspec.structs.replace(rejection, review=review, by=NOBODY, reason="")
     return msgspec.structs.replace(rejection, review=review)
 
 
@@ -265,3 +283,8 @@ def _reviews(entries: Iterable[Entry], kind: str) -> list[Review]:
 
 def _read(value: bytes) -> Review:
     return msgspec.json.decode(value, type=Review)
+
+
+def reason_of(said: str) -> str:
+    """Why somebody rejected it, as a sentence that follows another one; empty without a reason."""
+    return f" Their reason: {said}" + ("" if said[-1:] in ".!?" else ".") if said else ""

@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 import msgspec
 from pydantic import BaseModel, Field
 
-from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Asker, Rejection
+from gatepost.packs.scripts.approvals import SUBJECT, Approvals, Asker, Rejection, reason_of
 from gatepost.packs.scripts.catalog import Catalog
 from gatepost.packs.scripts.outline import outline_of
 from gatepost.packs.scripts.process import MOST_DEPTH, Ended, Host, Job, depth_of, perform
@@ -214,9 +214,9 @@ async def _require(ctx: CallContext, settings: ScriptsSettings, script: Script) 
 
 
 def _rejected(script: Script, rejection: Rejection) -> str:
-    said = rejection.reason
-    reason = f" Their reason: {said}" + ("" if said[-1:] in ".!?" else ".") if said else ""
-    return REJECTED.format(file=script.file, by=rejection.by.shown, reason=reason)
+    return REJECTED.format(
+        file=script.file, by=rejection.by.shown, reason=reason_of(rejection.reason)
+    )
 
 
 async def _submit(ctx: CallContext, settings: ScriptsSettings, *scripts: Script) -> None:
