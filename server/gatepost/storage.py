@@ -9,6 +9,7 @@ from typing import Literal
 
 import structlog
 
+from gatepost.chore import always
 from gatepost.config.references import plain
 from gatepost.settings import StorageSettings
 from gatepost.stores.api import Records, Relay, StoreUnavailable
@@ -55,7 +56,7 @@ async def prepare(settings: StorageSettings) -> None:
 @asynccontextmanager
 async def sweeping(records: Records, *, every_s: float = SWEEP_EVERY_S) -> AsyncIterator[None]:
     """Remove what is over, now and then, for the time of a block."""
-    task = asyncio.create_task(_sweep_always(records, every_s))
+    task = asyncio.create_task(always("sweep", lambda: _sweep_always(records, every_s)))
     try:
         yield
     finally:
@@ -76,13 +77,23 @@ async def _sweep_always(records: Records, every_s: float) -> None:
 
 
 class Watch:
-    """Which of the stores answer; asked at most once in a while, however many want to know."""
+    """
+    Which of the stores answer; asked at most once in a while, however many want to know.
+
+    A database that only reads (a full disk, somebody else's lock) answers a ping. A write for each
+    probe would be a burden on it, so whoever writes all the time says whether it *takes_nothing*.
+    """
 
     def __init__(
-        self, records: Records, relay: Relay, *, clock: Callable[[], float] = time.monotonic
+        self,
+        records: Records,
+        relay: Relay,
+        *,
+        takes_nothing: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pings = {"database": records.ping, "shared": relay.ping}
-        self._clock = clock
+        self._takes_nothing, self._clock = takes_nothing, clock
         self._asking = asyncio.Lock()
         self._told: dict[str, State] = {}
         self._until = 0.0
@@ -94,7 +105,8 @@ class Watch:
                 states = await asyncio.gather(*map(_state, self._pings.values()))
                 self._told = dict(zip(self._pings, states, strict=True))
                 self._until = self._clock() + FRESH_S
-            return self._told
+            # Not part of what counts for a while: it costs nothing to ask.
+            return self._told | {"database": "unavailable"} if self._takes_nothing() else self._told
 
 
 async def _state(ping: Callable[[], Awaitable[None]]) -> State:

@@ -7,6 +7,7 @@ import pytest
 
 from gatepost.approvals.herald import Change, Herald
 from gatepost.approvals.request import Request
+from gatepost.guard import run
 from gatepost.guard.run import LEASE_S
 from gatepost.stores.api import Records, StoreUnavailable
 from gatepost.stores.notices import Notice
@@ -36,6 +37,12 @@ class Witnessed(Bureau):
         return [one.what for one in self.told]
 
 
+@pytest.fixture(autouse=True)
+def leases_that_nobody_renews(monkeypatch: pytest.MonkeyPatch) -> None:
+    """However slow the machine is, a lease is renewed where a test says so."""
+    monkeypatch.setattr(run, "RENEW_S", 3600.0)
+
+
 @pytest.fixture
 def bureau(records: Records) -> Witnessed:
     return Witnessed(records)
@@ -58,10 +65,10 @@ async def left(bureau: Bureau, tool: str = "act") -> Request:
     """The same; its process has lost its power, and the lease of its claim runs."""
     replica = bureau.replica()
     request, call = await running(bureau, replica, tool)
-    for run in replica.runs._open.values():
-        run.task.cancel()
+    for one in replica.runs._open.values():
+        one.task.cancel()
     call.cancel()
-    await asyncio.wait([call])
+    await asyncio.wait([call], timeout=WITHIN_S)
     bureau.gate = None
     return request
 
@@ -137,8 +144,8 @@ async def test_a_call_that_runs_does_not_expire(bureau: Witnessed) -> None:
     request, call = await running(bureau, here, "act")
     tenant = bureau.records.of(ACME)
     bureau.clock.now += LIVES_S
-    [run] = here.runs._open.values()
-    await run._renew()
+    [its] = here.runs._open.values()
+    await its._renew()
 
     await other.desk.expire_due()
 
@@ -155,9 +162,9 @@ async def test_an_outcome_that_nobody_fetched_is_a_use(bureau: Witnessed) -> Non
     """The caller was gone when the tool ended: the approval was used, and the agent may ask how."""
     here, other = bureau.replica(), bureau.replica()
     request, call = await running(bureau, here, "act")
-    [run] = here.runs._open.values()
+    [its] = here.runs._open.values()
     call.cancel()
-    await asyncio.wait([call, run.task])
+    await asyncio.wait([call, its.task], timeout=WITHIN_S)
     bureau.clock.now += LIVES_S
 
     await other.desk.expire_due()
