@@ -16,6 +16,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import structlog
 
+from gatepost.chore import always
 from gatepost.stores.api import Entries, Entry, Records, StoreUnavailable, TenantRecords
 from gatepost_authz.caller import SubjectKind, TenantContext
 
@@ -185,7 +186,7 @@ class Callers:
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
         """Write what is noted during a block, and at its end what is left."""
-        task = asyncio.create_task(self._always())
+        task = asyncio.create_task(always("callers", self._always))
         try:
             yield
         finally:

@@ -9,6 +9,7 @@ from typing import Protocol
 import msgspec
 
 from gatepost.audit.journal import Journal
+from gatepost.chore import always
 from gatepost.counting import Decided
 from gatepost.outlet import Outlet
 from gatepost.reviews import Reviews
@@ -173,7 +174,7 @@ def pulse_of(parts: Parts) -> Pulse:
     What tells of itself is told whom to tell.
     """
     meter, desk = parts.meter, parts.reviews.desk
-    told = parts.reviews.delivery.done
+    told = parts.reviews.courier.done
     desk.herald.hearers.append(Decided(meter))
     parts.journal.timers.append(lambda seconds: meter.observe(family.AUDIT_SECONDS, seconds))
     return Pulse(
@@ -200,7 +201,7 @@ def pulse_of(parts: Parts) -> Pulse:
 @asynccontextmanager
 async def beating(pulse: Pulse) -> AsyncIterator[None]:
     """Let it beat for the time of a block."""
-    task = asyncio.create_task(pulse.beat_always())
+    task = asyncio.create_task(always("pulse", pulse.beat_always))
     try:
         yield
     finally:

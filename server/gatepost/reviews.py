@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Iterable, Mapping
 
-from gatepost.approvals.delivery import Delivery
+from gatepost.approvals.courier import Courier
 from gatepost.approvals.desk import Desk
 from gatepost.approvals.herald import Herald
 from gatepost.approvals.minutes import Minutes
@@ -40,9 +40,9 @@ class Reviews:
     ) -> None:
         self._relay, self._redaction = relay, redaction
         self.webhook = Webhook(lambda: outbound.of(NO_TENANT))
-        self.delivery = Delivery(records, self.webhook)
+        self.courier = Courier(records, self.webhook)
         told = Minutes(journal)
-        herald = Herald(relay, self.delivery, minutes=told, notices=self.webhook.notice)
+        herald = Herald(relay, self.courier, minutes=told, notices=self.webhook.notice)
         self.desk = Desk(records, keyring, redaction, herald)
 
     def apply(self, config: Config, tools: Iterable[Tool]) -> None:

@@ -374,7 +374,7 @@ async def opened(
         await closing.enter_async_context(services.secrets.watching())
         await closing.enter_async_context(services.callers.writing())
         await closing.enter_async_context(beating(pulse))
-        await closing.enter_async_context(services.reviews.delivery.running())
+        await closing.enter_async_context(services.reviews.courier.running())
         await closing.enter_async_context(expiring(services.approvals))
         yield services
 

@@ -45,6 +45,8 @@ class Listener:
 
     def __init__(self) -> None:
         self.got: list[Message] = []
+        self.tried: list[Message] = []
+        """Also those that it did not take."""
         self.refusing = 1
         self.refused = 0
         listener = self
@@ -53,11 +55,13 @@ class Listener:
             def do_POST(self) -> None:
                 body = self.rfile.read(int(self.headers["content-length"]))
                 head = {name.lower(): value for name, value in self.headers.items()}
+                message = Message(head, body)
+                listener.tried.append(message)
                 away = listener.refused < listener.refusing
                 if away:
                     listener.refused += 1
                 else:
-                    listener.got.append(Message(head, body))
+                    listener.got.append(message)
                 self.send_response(503 if away else 204)
                 self.end_headers()
 

@@ -200,6 +200,7 @@ async def test_another_policy_asks_anew() -> None:
 
     with pytest.raises(Undecidable, match="rules for this tool have changed"):
         await replica.desk.approve(ACME, request.id, BOB)
+    assert "have changed" in (replica.desk.objection(request, BOB) or ""), "no form is offered"
     assert kind(await replica.call(what="a")) == "approval_pending"
     assert len(await replica.desk.waiting(ACME)) == 2
 

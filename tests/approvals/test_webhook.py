@@ -185,14 +185,37 @@ def test_a_message_is_worth_telling_for_an_hour_after_its_request() -> None:
     assert weeks.expires_at == script.expires_at
     assert (call.expires_at, late.expires_at) == (1_300.0 + 3_600.0,) * 2
     assert script.expires_at == 1_200.0 + 43_200.0 + 3_600.0
-    assert (call.place, late.place, script.place) == (0, 2, 1)
+    assert (call.place, late.place) == (0, 2)
 
 
 def test_the_same_script_may_be_decided_about_again() -> None:
     """Its id is its content's; whoever has seen the first message must not drop the second."""
     told = change("approved", "approved", kind="script", until=math.inf)
-    first, second = (hook(at=at)[0].notice(told) for at in (1_000.0, 1_000.5))
+    one, other = hook()[0], hook()[0]  # of two tenants, or replicas, in the very same moment
+    made = [webhook.notice(told) for webhook in (one, one, other, other)]
 
-    assert first is not None
-    assert second is not None
-    assert first.id != second.id
+    assert None not in made
+    ids = {kept.id for kept in made if kept}
+    assert len(ids) == len(made)
+    assert {len(one) for one in ids} == {len("msg_a1_approved_") + 32}
+
+
+def test_messages_about_scripts_have_the_places_of_their_moments() -> None:
+    """To the microsecond, whatever was decided; and those of one process are never level."""
+    now = [1_795_335_300.000_001]
+    webhook = Webhook(Receiver, clock=lambda: now[0])
+    webhook.apply(URL, bytes(32), PAGE)
+    places: list[int] = []
+    for what, passes in (
+        ("rejected", 0.0),
+        ("approved", 0.0),
+        ("withdrawn", 2e-6),
+        ("rejected", -9),
+    ):
+        now[0] += passes
+        kept = webhook.notice(change(what, what, kind="script", until=9e9))
+        assert kept is not None
+        places.append(kept.place)
+
+    first = 1_795_335_300_000_001
+    assert places == [first, first + 1, first + 2, first + 3]

@@ -117,6 +117,18 @@ async def test_of_one_thing_the_first_goes_first(records: Records) -> None:
     assert await ids(records, now=1_000.25 + HOUR - 1.0) == ["acme/second", "globex/third"]
 
 
+async def test_a_place_may_be_a_moment(records: Records) -> None:
+    """In microseconds since the epoch, of which two that follow each other are told apart."""
+    acme, moment = records.of("acme").notices, 1_795_335_300_000_001
+    await acme.add(notice(id="second", place=moment + 1))
+    await acme.add(notice(id="first", place=moment))
+
+    [(_, first)] = await records.claim_notices(NOW, LATER, "h", 9)
+    assert (first.id, first.place) == ("first", moment)
+    await acme.remove(first)
+    assert await ids(records) == ["acme/second"]
+
+
 async def test_the_oldest_are_dropped(records: Records) -> None:
     """Of one tenant, those beyond the newest, each told once."""
     for number in range(6):

@@ -118,8 +118,10 @@ class Desk:
 
     def objection(self, request: Request, who: Approver) -> str | None:
         """Why this person cannot approve it, in a sentence for them; None when they can."""
-        judged = scripts.objection if request.kind == "script" else objection
-        return judged(request, who, now=self.clock())
+        now = self.clock()
+        if request.kind == "script":
+            return scripts.objection(request, who, now=now)
+        return objection(request, who, now=now, plan=self.plan, policy=request.policy)
 
     async def approve(  # noqa: PLR0913  # what a person may say with a yes, by name
         self,

@@ -137,6 +137,7 @@ class Cabinet:
             reason=need.reason,
             needed=need.approvals,
             by=need.of(caller.subject_kind),
+            policy=policy,
             request_id=call.request_id,
             correlation=call.correlation,
             read_only=tool.annotations.read_only_hint is True,

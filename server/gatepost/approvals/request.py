@@ -99,6 +99,8 @@ class Request(msgspec.Struct, frozen=True, kw_only=True):
     """How many people have to approve."""
     by: tuple[tuple[str, ...], ...] = ()
     """Who may decide: one of each group (`role:NAME`, `subject:ISSUER SUBJECT`)."""
+    policy: str = ""
+    """Of a call: the version of the tool's rules that asked; other rules ask anew."""
     decisions: tuple[Decision, ...] = ()
     """In their order."""
     request_id: str = ""

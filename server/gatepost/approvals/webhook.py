@@ -4,6 +4,7 @@ import base64
 import binascii
 import hashlib
 import hmac
+import secrets
 import time
 from collections.abc import Callable
 from datetime import UTC, datetime
@@ -35,8 +36,8 @@ EVENTS = {
     "expired": "approval.expired",
 }
 
-# Of one request: whoever hears of a decision has heard of the request, whatever clocks say.
-PLACES = {"requested": 0, "approved": 1, "rejected": 1, "withdrawn": 2, "revoked": 2, "expired": 2}
+# Of one call: whoever hears of a decision has heard of the request, whatever clocks say.
+PLACES = {"requested": 0, "approved": 1, "rejected": 1, "withdrawn": 2, "expired": 2}
 
 
 class BadSecret(ValueError):
@@ -100,6 +101,8 @@ class Webhook:
         self, http: Callable[[], Outbound], *, clock: Callable[[], float] = time.time
     ) -> None:
         self._http, self._clock = http, clock
+        self._place = 0
+        """Of the latest message about any script."""
         self.apply("", b"", no_page)
 
     def apply(self, url: str, key: bytes, page: Page) -> None:
@@ -118,13 +121,18 @@ class Webhook:
         if request is None or body is None:
             return None
         name, until = f"{change.id.replace(':', '_')}_{change.what}", request.until
-        if request.kind == "script":
-            # The same content may be decided about again one day: that is another message.
-            name, until = f"{name}_{now * 1000:.0f}", now + LONGEST_S
+        if request.kind == "call":
+            place = PLACES[change.what]
+        else:
+            # The same content may be decided about again, also by another tenant in this very
+            # moment: those are other messages, and nobody may know their ids beforehand.
+            name, until = f"{name}_{secrets.token_hex(16)}", now + LONGEST_S
+            # A yes may follow a no, or the other way round: what was made first goes first.
+            place = self._place = max(round(now * 1_000_000), self._place + 1)
         return Notice(
             id=f"msg_{name}",
             about=change.id,
-            place=PLACES[change.what],
+            place=place,
             body=body,
             made_at=now,
             due_at=now,

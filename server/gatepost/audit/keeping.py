@@ -13,6 +13,7 @@ from gatepost.audit.checkpoint import Unproven
 from gatepost.audit.erasure import Erasure, sign
 from gatepost.audit.journal import Journal
 from gatepost.audit.record import Body, draft
+from gatepost.chore import always
 from gatepost.keyring import KeyRing
 from gatepost.stores.api import Records, StoreUnavailable
 from gatepost.stores.audit import Head
@@ -82,7 +83,7 @@ class Keeping:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Do so for the time of a block, and sign what has gathered at its end."""
-        task = asyncio.create_task(self._always())
+        task = asyncio.create_task(always("audit", self._always))
         try:
             yield
         finally:

@@ -87,7 +87,12 @@ def suspend(tenant_id: str, reason: str, path: Path) -> None:
 @tenant_argument
 @config_option
 def resume(tenant_id: str, path: Path) -> None:
-    """Open TENANT again; what was ended stays ended."""
+    """
+    Open TENANT again.
+
+    Tokens and visits to the dashboard that have not expired are good again; calls, streams, tasks
+    and requests that were ended stay so.
+    """
     config = configured(path)
 
     async def do(stores: Stores) -> bool:

@@ -9,6 +9,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
+from gatepost.chore import always
 from gatepost.cutoffs.order import suspension
 from gatepost.cutoffs.snapshot import Snapshot
 from gatepost.stores.api import Following, Records, Relay, StoreUnavailable
@@ -127,7 +128,8 @@ class CutOffs:
     async def watching(self) -> AsyncIterator[None]:
         """Read the cut-offs, and look for changes during a block."""
         await self._try()
-        tasks = {asyncio.create_task(self._watch()), asyncio.create_task(self._follow())}
+        chores = {"cutoffs": self._watch, "cutoffs_heard": self._follow}
+        tasks = {asyncio.create_task(always(name, work)) for name, work in chores.items()}
         try:
             yield
         finally:

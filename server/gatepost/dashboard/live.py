@@ -6,6 +6,7 @@ from collections.abc import AsyncIterator, Callable
 from gatepost.approvals.desk import Desk
 from gatepost.approvals.herald import TOPIC
 from gatepost.approvals.request import Request
+from gatepost.chore import always
 from gatepost.stores.api import Following, Relay, StoreUnavailable
 
 POLL_S = 1.0
@@ -32,7 +33,7 @@ class Live:
         room = self._rooms.get(tenant)
         if room is None:
             room = self._rooms[tenant] = _Room()
-            room.task = asyncio.create_task(self._look(tenant, room))
+            room.task = asyncio.create_task(always("live", lambda: self._look(tenant, room)))
         room.visitors += 1
         seen = 0
         try:

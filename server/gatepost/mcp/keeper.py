@@ -11,6 +11,7 @@ from typing import Any
 import msgspec
 from msgspec import Raw
 
+from gatepost.chore import always
 from gatepost.mcp import questions
 from gatepost.mcp.errand import Errand
 from gatepost.mcp.job import CANCELLED, GONE, OVER, REVOKED, Job, failed, fresh_runner
@@ -279,7 +280,7 @@ class Keeper:
 
     def start(self) -> None:
         """Take up abandoned tasks from now on, now and then."""
-        self._sweeping = asyncio.get_running_loop().create_task(self._sweep_on())
+        self._sweeping = asyncio.get_running_loop().create_task(always("tasks", self._sweep_on))
 
     async def _sweep_on(self) -> None:
         while not self._draining:

@@ -11,6 +11,7 @@ from types import MappingProxyType
 import msgspec
 import structlog
 
+from gatepost.chore import always
 from gatepost.secrets.binding import Held
 from gatepost.secrets.grammar import MOST_BYTES, SecretRefused
 from gatepost.secrets.vault import Unreadable, Vault
@@ -149,7 +150,7 @@ class Secrets:
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         """Look for changes during a block."""
-        task = asyncio.create_task(self._watch())
+        task = asyncio.create_task(always("secrets", self._watch))
         try:
             yield
         finally:

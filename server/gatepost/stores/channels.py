@@ -11,6 +11,7 @@ import structlog
 from redis.asyncio.connection import AbstractConnection
 from redis.exceptions import RedisError
 
+from gatepost.chore import always
 from gatepost.stores.api import Deliver, StoreUnavailable
 
 # Not the generator that everybody in the process shares, and may have seeded.
@@ -49,7 +50,7 @@ class Channels:
             channel = self._followed[name] = _Channel()
         channel.followers.add(following)
         if self._reader is None:
-            self._reader = asyncio.create_task(self._read_always())
+            self._reader = asyncio.create_task(always("relay", self._read_always))
         try:
             async with asyncio.timeout(ANSWER_S):
                 if first:

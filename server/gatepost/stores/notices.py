@@ -17,6 +17,7 @@ class Notice(msgspec.Struct, frozen=True, kw_only=True):
     about: str
     """What it tells of; of one thing they go out in the order of `place`."""
     place: int
+    """A step of what it tells of, or microseconds since the epoch."""
     body: bytes
     made_at: float
     due_at: float

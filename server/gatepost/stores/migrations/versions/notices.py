@@ -14,7 +14,7 @@ def upgrade() -> None:
         sa.Column("tenant", sa.Text, primary_key=True),
         sa.Column("id", sa.Text, primary_key=True),
         sa.Column("about", sa.Text, nullable=False),
-        sa.Column("place", sa.Integer, nullable=False),
+        sa.Column("place", sa.BigInteger, nullable=False),
         sa.Column("body", sa.LargeBinary, nullable=False),
         sa.Column("made_at", sa.Double, nullable=False),
         sa.Column("due_at", sa.Double, nullable=False),

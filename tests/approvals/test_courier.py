@@ -8,9 +8,9 @@ from typing import Any, Unpack
 import pytest
 from structlog.testing import capture_logs
 
-from gatepost import ToolFailure
-from gatepost.approvals import delivery
-from gatepost.approvals.delivery import AT_ONCE, LEASE_S, Delivery
+from gatepost import ToolFailure, chore
+from gatepost.approvals import courier
+from gatepost.approvals.courier import AT_ONCE, LEASE_S, Courier
 from gatepost.approvals.herald import Change
 from gatepost.approvals.webhook import Webhook
 from gatepost.packs.scripts.approvals import SUBJECT, Approvals
@@ -28,13 +28,15 @@ from tests.support.mcp import Clock, a_caller
 
 __all__ = ["database_url", "records"]
 
+WITHIN_S = 30.0
 ADMIN = a_caller(subject="ada", roles=frozenset({"admin"}))
+SCRIPT = Script("report", b"x = 1\n", "workspace")
 
 
 class Receiver:
     """Answers as it is told, in the end with 204; does so only while its gate is open."""
 
-    def __init__(self, *answers: int | ToolFailure) -> None:
+    def __init__(self, *answers: int | Exception) -> None:
         self.answers = [*answers]
         self.ids: list[str] = []
         self.gate = asyncio.Event()
@@ -50,9 +52,13 @@ class Receiver:
         finally:
             self._now -= 1
         answer = self.answers.pop(0) if self.answers else 204
-        if isinstance(answer, ToolFailure):
+        if isinstance(answer, Exception):
             raise answer
         return Reply(answer, {}, b"", False, url)
+
+    async def hears(self) -> bool:
+        """Whether anything has reached it."""
+        return bool(self.ids)
 
     async def addresses(self, scheme: str, host: str, port: int) -> Sequence[str]:
         raise NotImplementedError
@@ -66,23 +72,23 @@ class House:
         self.clock = Clock()
         self.clock.now = 1_001.0
 
-    def replica(self, **settings: Any) -> Delivery:
+    def told(self) -> list[str]:
+        """What the receiver was told of, of each message the last word but what tells it apart."""
+        return [one.split("_")[3] for one in self.receiver.ids]
+
+    def replica(self, **settings: Any) -> Courier:
         webhook = Webhook(lambda: self.receiver, clock=self.clock)
         webhook.apply(URL, bytes(32), PAGE)
-        return Delivery(self.records, webhook, clock=self.clock, **settings)
+        return Courier(self.records, webhook, clock=self.clock, **settings)
 
     async def left(self) -> int:
         return (await self.records.estate.count(ACME)).get("notices", 0)
 
 
-async def turned(replica: Delivery) -> None:
+async def turned(replica: Courier) -> None:
     """All that is due is taken, and what comes of it is kept."""
     await replica.turn()
-    await come(lambda: _idle(replica))
-
-
-async def _idle(replica: Delivery) -> bool:
-    return not len(replica)
+    await replica.settle(WITHIN_S)
 
 
 ENDS: dict[str, tuple[list[int | ToolFailure], list[float], str | None]] = {
@@ -122,7 +128,7 @@ async def test_what_a_process_had_begun_another_ends(records: Records) -> None:
     house.receiver.gate.clear()
     first, second = house.replica(closing_s=0.0), house.replica()
     async with first.running():
-        await come(lambda: _sending(first))
+        await come(house.receiver.hears)
     house.receiver.gate.set()
 
     house.clock.now += LEASE_S - 0.1
@@ -133,10 +139,6 @@ async def test_what_a_process_had_begun_another_ends(records: Records) -> None:
 
     assert house.receiver.ids == ["msg_a1_requested"] * 2
     assert await house.left() == 0
-
-
-async def _sending(replica: Delivery) -> bool:
-    return len(replica) == 1
 
 
 async def test_a_message_that_ends_every_sender_is_given_up() -> None:
@@ -230,9 +232,8 @@ async def test_a_script_is_told_of_when_it_is_decided_about() -> None:
     house = House(bureau.records)
     replica, hearing = bureau.replica(), house.replica()
     replica.desk.herald.hearers.append(hearing)
-    script = Script("report", b"x = 1\n", "workspace")
     approvals = Approvals(bureau.records.of(ACME).entries(SUBJECT), clock=bureau.clock)
-    await approvals.submit([script], by="alice", most=9)
+    await approvals.submit([SCRIPT], by="alice", most=9)
     [waits] = await replica.desk.waiting(ACME)
 
     await replica.desk.approve(ACME, waits.id, ADMIN)
@@ -243,24 +244,60 @@ async def test_a_script_is_told_of_when_it_is_decided_about() -> None:
     assert told.startswith(f"msg_{waits.id.replace(':', '_')}_approved")
 
 
+async def test_decisions_about_a_script_are_told_in_their_order(records: Records) -> None:
+    """With a yes after a no that is not taken at first, all in one moment, the last elsewhere."""
+    bureau = Bureau(records=records)
+    house = House(records, 500)
+    house.clock = bureau.clock
+    desks, hearing = zip(*((bureau.replica().desk, house.replica()) for _ in "12"), strict=True)
+    for desk, courier_of in zip(desks, hearing, strict=True):
+        desk.herald.hearers.append(courier_of)
+    approvals = Approvals(records.of(ACME).entries(SUBJECT), clock=bureau.clock)
+
+    async def submitted() -> str:
+        await approvals.submit([SCRIPT], by="alice", most=9)
+        [waits] = await desks[0].waiting(ACME)
+        return waits.id
+
+    await desks[0].reject(ACME, await submitted(), ADMIN, "")
+    await turned(hearing[0])
+    await desks[0].approve(ACME, f"script:{SCRIPT.digest}", ADMIN)
+    await desks[0].scripts.revoke(ACME, SCRIPT.name, ADMIN)
+    await submitted()
+    bureau.cut = lambda caller: caller.subject == "alice"
+    assert await desks[0].withdraw(ACME) == 1
+    bureau.cut = lambda caller: False
+    await turned(hearing[1])
+    assert house.told() == ["rejected"]  # those after it wait for it
+
+    bureau.clock.now += 1.0
+    await desks[1].approve(ACME, await submitted(), ADMIN)
+    async with asyncio.timeout(60):
+        while await house.left():
+            await asyncio.gather(*map(turned, hearing))
+
+    assert house.told() == ["rejected", "rejected", "approved", "revoked", "withdrawn", "approved"]
+
+
 class Cut(MemoryRecords):
     """Records that do not answer while they are cut."""
 
     cut = True
     asked = 0
+    error: Exception = StoreUnavailable("the cable is cut")
 
     async def claim_notices(
         self, now: float, until: float, holder: str, most: int
     ) -> list[tuple[str, Notice]]:
         self.asked += 1
         if self.cut:
-            raise StoreUnavailable("the cable is cut")
+            raise self.error
         return await super().claim_notices(now, until, holder, most)
 
 
 async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
     """A line when the database stops to answer, and then what had to wait."""
-    monkeypatch.setattr(delivery, "POLL_S", 0.01)
+    monkeypatch.setattr(courier, "POLL_S", 0.01)
     cut = Cut()
     house = House(cut)
     await cut.of(ACME).notices.add(notice())
@@ -281,6 +318,50 @@ async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPa
     assert house.receiver.ids == ["msg_a1_requested"]
 
 
+async def test_an_error_that_nobody_foresaw_is_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Of a look for what is due; it is told by its type, as its text may hold anything."""
+    monkeypatch.setattr(chore, "PAUSE_S", 0.01)
+    cut = Cut()
+    cut.error = RuntimeError("secret-4711")
+    house = House(cut)
+    await cut.of(ACME).notices.add(notice())
+
+    async def tried() -> bool:
+        return cut.asked > 1
+
+    async def sent() -> bool:
+        return not await house.left()
+
+    with capture_logs() as logs:
+        async with house.replica().running():
+            await come(tried)
+            cut.cut = False
+            await come(sent)
+
+    assert {(one["event"], one["chore"], one["error"]) for one in logs} == {
+        ("chore_ended", "webhook", "RuntimeError")
+    }
+    assert "4711" not in str(logs)
+
+
+async def test_a_message_that_cannot_be_sent_is_told_of_and_given_up() -> None:
+    """An error of the sending that nobody foresaw holds up no other message, and not for ever."""
+    house = House(MemoryRecords())
+    house.receiver.answers = [RuntimeError("secret-4711")] * 5
+    await house.records.of(ACME).notices.add(notice())
+    replica = house.replica()
+    with capture_logs() as logs:
+        for _ in range(6):
+            await turned(replica)
+            house.clock.now += LEASE_S
+
+    told = [one["event"] for one in logs]
+    assert told == ["webhook_not_tried"] * 5 + ["webhook_given_up"]
+    assert {one["error"] for one in logs[:5]} == {"RuntimeError"}
+    assert "4711" not in str(logs)
+    assert await house.left() == 0
+
+
 async def test_a_change_does_not_wait_for_the_receiver() -> None:
     """A receiver that hangs holds up neither who makes a change nor the end of the process."""
     house = House(MemoryRecords())
@@ -289,14 +370,14 @@ async def test_a_change_does_not_wait_for_the_receiver() -> None:
     async with asyncio.timeout(10), replica.running():
         await house.records.of(ACME).notices.add(notice())
         await replica(Change(what="requested", tenant=ACME, id="a1", tool="pay"))
-        await come(lambda: _sending(replica))
+        await come(house.receiver.hears)
 
     assert await house.left() == 1
 
 
 async def test_of_too_many_the_oldest_are_dropped(monkeypatch: pytest.MonkeyPatch) -> None:
     """A receiver that is away for long must not fill the database; a line says which."""
-    monkeypatch.setattr(delivery, "MOST_UNSENT", 3)
+    monkeypatch.setattr(courier, "MOST_UNSENT", 3)
     house = House(MemoryRecords())
     replica = house.replica()
     for number in range(5):

@@ -11,6 +11,7 @@ import structlog
 
 from gatepost.approvals.herald import Change
 from gatepost.approvals.webhook import EVENTS, TIMEOUT_S, Webhook
+from gatepost.chore import always, reason_of
 from gatepost.stores.api import Records, StoreUnavailable
 from gatepost.stores.notices import Notice
 
@@ -30,7 +31,7 @@ DICE = random.SystemRandom()
 log = structlog.get_logger("gatepost.approvals")
 
 
-class Delivery:
+class Courier:
     """
     See `Hears`; every replica has one, and each notice is taken by one of them at a time.
 
@@ -69,25 +70,25 @@ class Delivery:
         self._grown.add(change.tenant)
         self._wake.set()
 
-    def __len__(self) -> int:
-        """How many it is sending."""
-        return len(self._sending)
-
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Send for the time of a block; what is under way then gets a moment, the rest others."""
-        task = asyncio.create_task(self._always())
+        task = asyncio.create_task(always("webhook", self._turns))
         try:
             yield
         finally:
             task.cancel()
             await asyncio.wait([task])
-            if self._sending:
-                await asyncio.wait(self._sending, timeout=self._closing_s)
-            for sending in tuple(self._sending):
-                sending.cancel()
-            if self._sending:
-                await asyncio.wait(self._sending)
+            await self.settle(self._closing_s)
+
+    async def settle(self, within_s: float) -> None:
+        """Let what is under way come to its end; what takes longer is left to others."""
+        if self._sending:
+            await asyncio.wait(self._sending, timeout=within_s)
+        for sending in tuple(self._sending):
+            sending.cancel()
+        if self._sending:
+            await asyncio.wait(self._sending)
 
     async def turn(self) -> None:
         """Take what is due, and begin to send it; raises StoreUnavailable."""
@@ -102,7 +103,7 @@ class Delivery:
             self._sending.add(task)
             task.add_done_callback(self._sent)
 
-    async def _always(self) -> None:
+    async def _turns(self) -> None:
         self._wake.set()  # somebody may have left something
         while True:
             with suppress(TimeoutError):
@@ -120,6 +121,9 @@ class Delivery:
     def _sent(self, task: asyncio.Task[None]) -> None:
         self._sending.discard(task)
         self._wake.set()
+        if not task.cancelled() and task.exception() is not None:
+            # It counts as an attempt, and is made again when the lease is over.
+            log.error("webhook_not_tried", **reason_of(task))
 
     async def _keep(self, change: Change) -> None:
         notice = self._webhook.notice(change)

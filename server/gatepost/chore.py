@@ -1,0 +1,52 @@
+"""What a process does all the time beside its calls, and goes on with whatever happens."""
+
+import asyncio
+import random
+from collections.abc import Callable, Coroutine
+from traceback import walk_tb
+from typing import Any
+
+import structlog
+
+PAUSE_S = 2.0
+"""About how long it rests after an error that nobody foresaw."""
+DICE = random.SystemRandom()
+
+log = structlog.get_logger("gatepost.chore")
+
+
+async def always(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> None:
+    """
+    Do *work*, which is not meant to end by itself; what ends it is logged, and it begins again.
+
+    To be cancelled, which reaches the work first. In a task of its own: an error there can be any.
+    """
+    while True:
+        task = asyncio.create_task(work(), name=name)
+        try:
+            await asyncio.wait([task])
+        finally:
+            if not task.done():
+                task.cancel()
+                await asyncio.wait([task])
+        log.error("chore_ended", chore=name, **reason_of(task))
+        # Not all processes at the same moment: it may be the database's answer that did it.
+        await asyncio.sleep(PAUSE_S * DICE.uniform(0.7, 1.3))
+
+
+def reason_of(task: "asyncio.Task[None]") -> dict[str, str]:
+    """
+    What ended a task, for the log: the error's type and where it was raised.
+
+    Not the error's text, which may quote whatever was at hand there.
+    """
+    if task.cancelled():
+        return {"error": "cancelled", "where": ""}
+    error = task.exception()
+    if error is None:
+        return {"error": "none", "where": ""}
+    where = [
+        f"{frame.f_globals.get('__name__')}.{frame.f_code.co_name}:{line}"
+        for frame, line in walk_tb(error.__traceback__)
+    ]
+    return {"error": type(error).__name__, "where": where[-1] if where else ""}
