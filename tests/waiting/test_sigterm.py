@@ -17,7 +17,6 @@ from tests.support.idp import Idp
 from tests.support.waiting import eventually
 from tests.tenancy.house import issuer
 from tests.tenancy.post import Post, post
-from tests.waiting import seldom
 
 WITHIN_S = 60
 DRAIN_S = 600
@@ -25,7 +24,21 @@ META = "io.modelcontextprotocol/"
 PAGES = {f"{META}clientCapabilities": {"elicitation": {"url": {}}}}
 PLAIN = ("Accept", "application/json")
 EVENTS = ("Accept", "application/json, text/event-stream")
-TOOL = str(Path(seldom.__file__))
+# In the server alone, for which signs of life are an hour apart: nothing but the stop ends a wait.
+TOOL = '''
+from gatepost import CallContext, Pack
+from gatepost.mcp import vigil
+
+vigil.SIGN_EVERY_S = vigil.HOLD_S = 3600.0
+
+pack = Pack("seldom")
+
+
+@pack.tool(approval=True)
+async def sign(ctx: CallContext, label: str) -> str:
+    """Sign something, once somebody has approved it."""
+    return f"signed {label}"
+'''
 
 
 @pytest.fixture(scope="module")
@@ -37,12 +50,13 @@ def idp() -> Iterator[Idp]:
 @contextlib.contextmanager
 def served(idp: Idp, folder: Path) -> Iterator[Post]:
     """A server with a dashboard, whose state outlives it."""
+    (folder / "seldom.py").write_text(TOOL, encoding="utf-8")
     (folder / "secret").write_text("a-secret-of-the-dashboard", encoding="utf-8")
     page = {"client_id": "gatepost-dashboard", "client_secret": f"file:{folder / 'secret'}"}
     roles = {"approver": {"claim": "roles", "value": "approver"}}
     settings: dict[str, Any] = {
         "tenancy": {"create_on_first_use": True},
-        "tools": {"load": [TOOL]},
+        "tools": {"load": ["./seldom.py"]},
         "keys": {"ring": "file:keyring.json"},
         "storage": {"database": "sqlite:///gatepost.db"},
         # A person who thinks it over, so that no time limit answers in place of the stop.
