@@ -99,7 +99,6 @@ class Services:
         self.meter = meter or Meter.alone()
         self.tally = Tally(self.meter)
         self.records, self.relay = records, relay
-        self.watch = storage.Watch(records, relay)
         self.runs = Runs(records, relay)
         self.feed = Feed(relay)
         self.streams = streams_of(config)
@@ -119,6 +118,7 @@ class Services:
         self.redaction = Redaction(self.secrets)
         self.limits = Limits(relay if config.storage.shared else None)
         self.journal = Journal(records, keyring, self.redaction, config.audit)
+        self.watch = storage.Watch(records, relay, takes_nothing=lambda: self.journal.failing)
         self.flood = Flood(config.limits.failures_per_second)
         self.log = AccessLog(
             config.log.format, enabled=config.log.requests, clean=self.redaction.clean

@@ -77,13 +77,23 @@ async def _sweep_always(records: Records, every_s: float) -> None:
 
 
 class Watch:
-    """Which of the stores answer; asked at most once in a while, however many want to know."""
+    """
+    Which of the stores answer; asked at most once in a while, however many want to know.
+
+    A database that only reads (a full disk, somebody else's lock) answers a ping. A write for each
+    probe would be a burden on it, so whoever writes all the time says whether it *takes_nothing*.
+    """
 
     def __init__(
-        self, records: Records, relay: Relay, *, clock: Callable[[], float] = time.monotonic
+        self,
+        records: Records,
+        relay: Relay,
+        *,
+        takes_nothing: Callable[[], bool] = lambda: False,
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._pings = {"database": records.ping, "shared": relay.ping}
-        self._clock = clock
+        self._takes_nothing, self._clock = takes_nothing, clock
         self._asking = asyncio.Lock()
         self._told: dict[str, State] = {}
         self._until = 0.0
@@ -95,7 +105,8 @@ class Watch:
                 states = await asyncio.gather(*map(_state, self._pings.values()))
                 self._told = dict(zip(self._pings, states, strict=True))
                 self._until = self._clock() + FRESH_S
-            return self._told
+            # Not part of what counts for a while: it costs nothing to ask.
+            return self._told | {"database": "unavailable"} if self._takes_nothing() else self._told
 
 
 async def _state(ping: Callable[[], Awaitable[None]]) -> State:

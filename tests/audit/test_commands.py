@@ -79,6 +79,15 @@ def test_verify_says_what_it_saw(premises: Premises) -> None:
     assert told.out.splitlines()[1].startswith("globex: 9 records are as they were written")
 
 
+def test_an_export_of_nobody_says_so(premises: Premises) -> None:
+    """An empty file looks as if nothing had happened; the file itself stays as it should be."""
+    told = premises.run("audit", "export", "--tenant", "acmee")
+
+    assert (told.code, len(told.out.splitlines())) == (0, 1)
+    assert told.err == "There is no record of a tenant acmee. Did you mean acme?\n"
+    assert premises.run("audit", "export", "--tenant", "acme").err == ""
+
+
 def test_verify_needs_no_configuration_for_a_file(
     premises: Premises, key: Path, exported: Path, tmp_path: Path
 ) -> None:

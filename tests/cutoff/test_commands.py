@@ -142,6 +142,58 @@ def test_what_makes_no_sense_changes_nothing(shell: Shell, case: str) -> None:
     assert shell.tenants()["acme"]["state"] == "open"
 
 
+COMMANDS = {
+    "suspend": (["tenant", "suspend", "acmee"], 0),
+    "revoke": (["revoke", "--tenant", "acmee"], 0),
+    "erase": (["tenant", "erase", "acmee", "--yes"], 1),
+    "forget": (["tenant", "erase", "acmee", "--issuer", "a", "--subject", "b", "--yes"], 1),
+}
+OPEN = [{"issuer": "http://127.0.0.1:9/a", "tenant": {"claim": "org_id"}}]
+TABLES = SETTINGS["issuers"]
+
+
+@pytest.mark.parametrize("case", COMMANDS)
+@pytest.mark.parametrize(
+    ("issuers", "says"),
+    [(TABLES, "No issuer's table and nothing in the"), (OPEN, "No setting and nothing in the")],
+    ids=["tables", "claims"],
+)
+def test_a_tenant_that_nobody_knows_is_told_of_first(
+    shell: Shell, case: str, issuers: list[Any], says: str
+) -> None:
+    """Who shuts it in a hurry must not believe another one shut; erasing it does nothing."""
+    shell.begin(
+        issuers=issuers, tenancy={"create_on_first_use": True, "tenants": ["acme", "globex"]}
+    )
+    arguments, code = COMMANDS[case]
+    told = shell.run(*arguments)
+
+    assert told.code == code
+    assert says in told.err.splitlines()[0]
+    assert "Did you mean acme?" in told.err.splitlines()[0]
+    assert ("acmee" in shell.tenants()) is (code == 0)
+
+
+def test_a_tenant_that_is_known_is_not_doubted(shell: Shell) -> None:
+    """By a setting, or by what it left behind."""
+    shell.begin(tenancy={"create_on_first_use": True})
+    for arguments in (["tenant", "suspend", "acme"], ["revoke", "--tenant", "globex"]):
+        told = shell.run(*arguments)
+        assert (told.code, "names a tenant" in told.err) == (0, False), told
+
+
+@pytest.mark.parametrize("creates", [True, False])
+def test_files_alone_are_something_to_erase(shell: Shell, creates: bool) -> None:
+    """Of a tenant that the configuration has forgotten, and the database too."""
+    shell.begin(tenancy={"create_on_first_use": creates})
+    folder = shell.folder / "workspaces" / "former"
+    folder.mkdir(parents=True)
+    (folder / "note").write_text("x")
+    told = shell.run("tenant", "erase", "former", "--yes")
+
+    assert (told.code, folder.exists()) == (0, False), told
+
+
 def test_revocations_are_listed_until_they_are_undone(shell: Shell) -> None:
     """Whose tokens, up to when, whether newer ones are good, by whom and why."""
     orders = [

@@ -59,6 +59,8 @@ class Journal:
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.refusing = False
+        self.failing = False
+        """Whether the database took nothing the last time; while it does, it is tried again."""
         self.listeners: list[Listener] = []
         self.timers: list[Callable[[float], object]] = []
         """Hear after each commit how many seconds it took; must not block and must not raise."""
@@ -172,10 +174,10 @@ class Journal:
             outage, kept = None, False
             try:
                 await self._commit(batch, made)
-                kept, self.refusing = True, False
+                kept, self.refusing, self.failing = True, False, False
             except StoreUnavailable as found:
                 outage, kept = found, self.settings.on_failure == "go_on"
-                self.refusing = not kept
+                self.refusing, self.failing = not kept, True
             finally:
                 # Whatever happens: nobody may be left waiting.
                 if kept:
@@ -196,7 +198,7 @@ class Journal:
             return  # it came to its end
         self._writing = None
         if not writing.cancelled() and (error := writing.exception()) is not None:
-            self.refusing = self.settings.on_failure == "refuse"
+            self.refusing = self.failing = self.settings.on_failure == "refuse"
             log.error("audit_stopped", exc_info=error)
             if self._waiting:
                 self._begin()

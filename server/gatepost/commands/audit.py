@@ -25,7 +25,7 @@ from gatepost.audit.export import (
 from gatepost.audit.otlp import as_otlp
 from gatepost.audit.trail import read
 from gatepost.audit.verify import Verdict, verify
-from gatepost.commands.configuration import config_option, fit_for
+from gatepost.commands.configuration import config_option, fit_for, nearest, visible
 from gatepost.config.references import plain
 from gatepost.keyring import KeyRing
 from gatepost.release import version
@@ -132,6 +132,10 @@ def export(tenant: str, form: Form, since: datetime | None, output: BinaryIO, pa
     begin = int(since.replace(tzinfo=UTC).timestamp() * 1000) if since is not None else 0
 
     async def work(records: Records, keyring: KeyRing) -> None:
+        if await records.of(tenant).trail.head() is None:
+            # What is written then is valid and holds nothing, as if nothing had happened.
+            hint = nearest(tenant, await records.scribe.tenants())
+            click.echo(f"There is no record of a tenant {visible(tenant)}.{hint}", err=True)
         await sign(records, keyring, tenant, time.time)
         lines = exported(records, tenant, since=begin)
         if form != "jsonl":

@@ -1,5 +1,6 @@
 """How commands get their configuration: read, judged, or refused with every problem it has."""
 
+import difflib
 import getpass
 import os
 from collections.abc import Callable, Iterable
@@ -98,6 +99,12 @@ def visible(line: str) -> str:
         one if one.isprintable() or one == "\t" else one.encode("unicode_escape").decode()
         for one in line
     )
+
+
+def nearest(word: str, known: Iterable[str]) -> str:
+    """The known name that *word* comes near, as a question to append; else nothing."""
+    near = difflib.get_close_matches(word, [*known], n=1, cutoff=0.5)
+    return f" Did you mean {near[0]}?" if near else ""
 
 
 def with_workers(config: Config, workers: int | None) -> Config:

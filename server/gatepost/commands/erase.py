@@ -12,7 +12,7 @@ from gatepost.approvals.erasure import forget
 from gatepost.audit.erasure import Erasure as Record
 from gatepost.callers import forget_person
 from gatepost.commands.configuration import administrator, config_option
-from gatepost.commands.stores import EVERY_TENANT, Stores, at_stores, checked, configured
+from gatepost.commands.stores import EVERY_TENANT, Stores, at_stores, configured, doubts
 from gatepost.config.references import plain
 from gatepost.cutoffs.order import revocation, suspension
 from gatepost.cutoffs.watch import tell
@@ -58,7 +58,10 @@ def erase(  # its options
     config = configured(path)
 
     async def do(stores: Stores) -> bool:
-        checked(tenant_id, config, await stores.records.estate.tenants())
+        doubt = await doubts(tenant_id, config, stores.records)
+        # Its files may be all that is left of a tenant.
+        if doubt and (subject or (await place_of(tenant_id, config, stores).found()).is_nothing):
+            raise click.ClickException(f"{doubt} Nothing is erased, as there is nothing.")
         if subject:
             return await forgotten(Whom(tenant_id, issuer, subject), yes, reason, stores)
         return await erased(tenant_id, yes, reason, config, stores)
@@ -93,7 +96,7 @@ def overwrite(database: str) -> None:
 async def erased(tenant_id: str, yes: bool, reason: str, config: Config, stores: Stores) -> bool:
     """Erase a tenant, saying what is done; False when that was not wanted yet."""
     records, relay = stores.records, stores.relay
-    erasure = Erasure(tenant_id, records, relay, Path(config.workspace.root))
+    erasure = place_of(tenant_id, config, stores)
     tell_what_is_there(tenant_id, await erasure.found())
     if not yes:
         return False
@@ -119,6 +122,11 @@ async def erased(tenant_id: str, yes: bool, reason: str, config: Config, stores:
         f"`gatepost tenant resume {tenant_id}`."
     )
     return True
+
+
+def place_of(tenant_id: str, config: Config, stores: Stores) -> Erasure:
+    """All that the tenant keeps, to be counted or removed."""
+    return Erasure(tenant_id, stores.records, stores.relay, Path(config.workspace.root))
 
 
 class Whom(NamedTuple):

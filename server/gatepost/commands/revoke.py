@@ -9,7 +9,7 @@ import click
 from gatepost.approvals.grants import LONGEST_S as GRANTED_S
 from gatepost.audit.record import Person
 from gatepost.commands.configuration import administrator, config_option, visible
-from gatepost.commands.stores import Stores, at_stores, checked, configured, moment, table
+from gatepost.commands.stores import Stores, at_stores, check_known, configured, moment, table
 from gatepost.cutoffs.order import revocation, seconds_of
 from gatepost.cutoffs.watch import tell
 from gatepost.mcp.legacy import LIFETIME_S
@@ -90,7 +90,7 @@ def revoke(wants_list: bool, undo: str, path: Path, **given: object) -> None:
 async def revoked(asked: Asked, config: Config, stores: Stores) -> None:
     """Take back, and say what that means."""
     if asked.tenant:
-        checked(asked.tenant, config, await stores.records.estate.tenants())
+        await check_known(asked.tenant, config, stores.records)
     now = time.time()
     reach = CutOff(
         id="",

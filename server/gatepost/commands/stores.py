@@ -1,7 +1,6 @@
 """What commands that work on a running server's stores have in common."""
 
 import asyncio
-import difflib
 from collections.abc import Awaitable, Callable, Mapping
 from contextlib import AsyncExitStack
 from datetime import UTC, datetime
@@ -13,7 +12,7 @@ import msgspec
 
 from gatepost.audit.journal import Journal
 from gatepost.audit.record import Person
-from gatepost.commands.configuration import administrator, check_store, fit_for
+from gatepost.commands.configuration import administrator, check_store, fit_for, nearest
 from gatepost.config.references import plain
 from gatepost.keyring import KeyRing, KeyRingError
 from gatepost.renewal import known_tenants
@@ -25,6 +24,7 @@ from gatepost.stores.backends import open_records, open_relay
 from gatepost.telemetry.logs import configure
 from gatepost.tools.redaction import Redaction
 from gatepost_authz.config import TENANT_ID
+from gatepost_authz.tenant import closed_set
 
 T = TypeVar("T")
 SETTINGS = ("storage.database", "storage.shared")
@@ -111,16 +111,39 @@ def _ring(config: Config) -> KeyRing | None:
         return None
 
 
-def checked(tenant: str, config: Config, others: list[str]) -> str:
-    """The tenant's id, if the configuration or a record knows it: a misspelt one is nobody."""
+async def check_known(tenant: str, config: Config, records: Records) -> None:
+    """
+    Refuse a tenant that cannot be, and warn of one that nobody knows: a misspelt one is nobody, and
+    whoever shuts it in a hurry believes the right one to be shut.
+    """
+    if doubt := await doubts(tenant, config, records):
+        if not config.creates_tenants:
+            raise click.ClickException(doubt)
+        click.echo(f"Warning: {doubt}", err=True)
+
+
+async def doubts(tenant: str, config: Config, records: Records) -> str:
+    """Why a tenant may be none, in sentences; nothing where a setting or a record names it."""
     if not TENANT_ID.fullmatch(tenant):
         raise click.ClickException("A tenant's id is 1 to 63 of a-z, 0-9, _ and -.")
-    known = {*known_tenants(config), config.stdio.tenant, *config.tenancy.suspended, *others} - {""}
-    if config.creates_tenants or tenant in known:
-        return tenant
-    near = difflib.get_close_matches(tenant, known, n=1)
-    hint = f" Did you mean {near[0]}?" if near else " `gatepost tenant list` shows those there are."
-    raise click.ClickException(f"Nobody knows a tenant {tenant}.{hint}")
+    named = {*known_tenants(config), config.stdio.tenant, *config.tenancy.suspended} - {""}
+    closed = [closed_set(one) for one in config.issuers if one.enabled]
+    known = named.union(*filter(None, closed), await records.estate.tenants())
+    if tenant in known:
+        return ""
+    hint = nearest(tenant, sorted(known)) or " `gatepost tenant list` shows those there are."
+    if not config.creates_tenants:
+        return f"Nobody knows a tenant {tenant}.{hint}"
+    # Where an issuer has a table, its tokens name nobody else, even if tenants may come by use.
+    if None not in closed:
+        return (
+            f"No issuer's table and nothing in the database names a tenant {tenant}, "
+            f"so nobody calls for it.{hint}"
+        )
+    return (
+        f"No setting and nothing in the database names a tenant {tenant}: "
+        f"it has never called, or it is misspelt.{hint}"
+    )
 
 
 def moment(seconds: float) -> str:

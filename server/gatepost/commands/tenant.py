@@ -8,7 +8,7 @@ import msgspec
 
 from gatepost.commands import erase
 from gatepost.commands.configuration import administrator, config_option, visible
-from gatepost.commands.stores import Stores, at_stores, checked, configured, moment, table
+from gatepost.commands.stores import Stores, at_stores, check_known, configured, moment, table
 from gatepost.cutoffs.order import SUSPENDED, suspension
 from gatepost.cutoffs.watch import tell
 from gatepost.renewal import known_tenants
@@ -115,7 +115,7 @@ def resume(tenant_id: str, path: Path) -> None:
 
 async def shut(tenant_id: str, reason: str, config: Config, stores: Stores) -> bool:
     """Suspend a tenant; False when it is suspended already."""
-    checked(tenant_id, config, await stores.records.estate.tenants())
+    await check_known(tenant_id, config, stores.records)
     cut = suspension(tenant_id, now=time.time(), by=administrator(), reason=reason)
     put = await stores.records.cutoffs.put(cut)
     await tell(stores.relay)

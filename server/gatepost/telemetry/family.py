@@ -251,7 +251,11 @@ ISSUERS = Family(
     joined="max",
 )
 STORE_UP = Family(
-    "gatepost_store_up", "gauge", "1 where the store answers, else 0.", (STORE,), joined="min"
+    "gatepost_store_up",
+    "gauge",
+    "1 where the store answers, and as the database takes what is put on record; else 0.",
+    (STORE,),
+    joined="min",
 )
 OUTAGES = Family(
     "gatepost_store_outages_total",
