@@ -300,7 +300,7 @@ class Services:
         self.withdrawals.begin(new)
 
     def drain(self, within_s: float) -> None:
-        """A stop has begun: end who only listens, and let tasks finish for so long."""
+        """A stop has begun: end who only listens or waits, and let tasks finish for so long."""
         self.streams.close()
         self.keeper.drain(within_s)
 

@@ -72,15 +72,12 @@ class Streams:
         self._turn = 0
         self._timer: asyncio.TimerHandle | None = None
         self._closing = False
+        self.stopping = asyncio.Event()
+        """Set when a stop has begun: from then on no call waits for a person."""
         self._to_wake: OrderedDict[OpenStream, None] = OrderedDict()
 
     def __len__(self) -> int:
         return len(self._held)
-
-    @property
-    def closing(self) -> bool:
-        """Whether the server is about to stop."""
-        return self._closing
 
     def __iter__(self) -> Iterator[OpenStream]:
         return iter(tuple(self._held))
@@ -141,6 +138,7 @@ class Streams:
     def close(self) -> None:
         """End all of them and hold no more: a stop must not wait for who only listens."""
         self._closing = True
+        self.stopping.set()
         self.end(lambda caller: True)
 
     def is_over(self, caller: TenantContext) -> bool:

@@ -1,5 +1,6 @@
 """On pipes a call waits as it does over HTTP; somebody else decides, in another process."""
 
+import signal
 from collections.abc import Iterator
 from itertools import count
 from pathlib import Path
@@ -81,3 +82,27 @@ def test_a7_a_modern_call_becomes_a_task(talk: Talk, folder: Path) -> None:
 
     eventually(lambda: look()["status"] == "completed", within=WITHIN_S)
     assert look()["result"]["content"][0]["text"] == "two"
+
+
+@pytest.mark.requirement("A7", "N23")
+@pytest.mark.parametrize("by_signal", [True, False])
+def test_a7_the_end_waits_for_no_person(tmp_path: Path, *, by_signal: bool) -> None:
+    """Whoever waits is answered at once, in every era, however long other calls may take."""
+    gatepost(tmp_path, "keyring", "new", "keyring.json")
+    config = CONFIG.replace('"memory:"', '"sqlite:///gatepost.db"') + MORE
+    with talking(tmp_path, config, drain_s=600) as talk:
+        talk.open()
+        params = {"name": "echo", "arguments": {"text": "one"}}
+        old = talk.say("tools/call", params, identity="old", meta={"progressToken": "old"})
+        params = {"name": "echo", "arguments": {"text": "two"}}
+        new = talk.modern("tools/call", params, identity="new", progressToken="new")
+        talk.hears("notifications/progress", times=2)
+        if by_signal:
+            talk.process.send_signal(signal.SIGTERM)
+        else:
+            assert talk.process.stdin is not None
+            talk.process.stdin.close()
+
+        for identity in (old, new):
+            assert "waits for a person's approval" in text(talk.of(identity))
+        assert talk.process.wait(WITHIN_S) == 0

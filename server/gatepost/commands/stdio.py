@@ -88,6 +88,7 @@ async def _serve(config: Config, toolbox: Toolbox, keyring: KeyRing, pipes: Pipe
         if not (reading.done() and over.is_set()):
             over.clear()
         within_s = config.listen.drain_s
+        services.streams.stopping.set()
         services.keeper.drain(within_s)
         ending = talk.finish(within_s, end_streams=services.streams.close)
         # After a second reason to end, nothing is waited for: a signal and a closed pipe, or two

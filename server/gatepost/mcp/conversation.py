@@ -81,11 +81,11 @@ class Desk:
         *,
         most_per_caller: int = 20,
         limit_s: float = 300,
-        stopping: Callable[[], bool] = lambda: False,
+        stopping: asyncio.Event | None = None,
     ) -> None:
         self._keyring = keyring
-        self.stopping = stopping
-        """Whether the server is about to stop."""
+        self.stopping = stopping or asyncio.Event()
+        """Set when the server is about to stop."""
         self.limit_s = limit_s
         self._most = most_per_caller
         self._open: Counter[tuple[str, str, str, str]] = Counter()

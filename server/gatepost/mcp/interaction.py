@@ -2,7 +2,7 @@
 
 import asyncio
 import math
-from collections.abc import Awaitable, Callable, Mapping
+from collections.abc import Awaitable, Mapping
 from functools import cached_property
 from typing import Any
 
@@ -117,9 +117,10 @@ class Audience(Nobody):
         """Hold this clock while somebody is asked, or somebody else decides."""
         self._clock = clock
 
-    async def hold(self, waiting: Waiting, for_s: float, stopping: Callable[[], bool]) -> bool:
+    async def hold(self, waiting: Waiting, for_s: float, stopping: asyncio.Event) -> bool:
         """
-        Keep the request open until it is decided, for so many seconds at most; False: it is not.
+        Keep the request open until it is decided, for so many seconds at most; False: it is not,
+        or the server stops.
 
         The client hears that it waits, by its progress token or else by signs of life; where it
         would hear nothing at all, the time is short.

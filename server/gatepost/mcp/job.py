@@ -80,6 +80,9 @@ class Job:
         self._message = record.status_message
         self._noted_at = 0.0
         self._waits = False
+        self._rests = False
+        """Whether its record says that it waits and that nothing of its call has begun."""
+        self._leaving = False
         self._withdrawn: set[str] = set()
         work.add_done_callback(lambda _: self._turn.set())
 
@@ -92,6 +95,12 @@ class Job:
         if self.reason is None:
             self.reason = reason
             self.work.cancel()
+
+    def leave(self) -> None:
+        """Its server stops: what rests is handed over, now or when it comes to rest."""
+        self._leaving = True
+        if self._rests:
+            self.stop("handed over")
 
     async def attend(self) -> None:
         """Look after the task until its end is kept, or somebody else has it."""
@@ -115,6 +124,9 @@ class Job:
         self._message = message[:MESSAGE_CHARACTERS]
         self._waits = True
         await self._own(lambda record: self._up_to_date(_touched(record, not untouched)))
+        self._rests = untouched
+        if self._leaving:
+            self.leave()
 
     async def go_on(self) -> None:
         """
@@ -122,7 +134,7 @@ class Job:
 
         From here on it must not be run again just because its server is gone.
         """
-        self._waits = False
+        self._waits = self._rests = False
         self._message = GOES_ON
         await self._own(lambda record: self._up_to_date(_touched(record, True)))
 

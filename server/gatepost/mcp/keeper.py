@@ -85,6 +85,7 @@ class Keeper:
         self._opening: Counter[bytes] = Counter()
         self._sweeping: asyncio.Task[None] | None = None
         self._until = 0.0
+        self._draining = False
 
     def __len__(self) -> int:
         return len(self._jobs)
@@ -160,6 +161,8 @@ class Keeper:
         if self.is_out(_decode_call(job.record.call).caller):
             # Shut out while its record was written.
             job.stop("revoked")
+        if self._draining:
+            job.leave()
 
     async def _attend(self, job: Job) -> None:
         interest = await self.ledger.follow(job.tenant, job.record.id, job.nudge)
@@ -174,6 +177,8 @@ class Keeper:
     async def sweep(self) -> None:
         """Take up what other processes left behind."""
         for tenant, task_id in await self.ledger.abandoned(AT_ONCE):
+            if self._draining:
+                return  # they are for servers that stay
             await self.take_up(tenant, task_id)
 
     async def take_up(self, tenant: str, task_id: str) -> None:
@@ -278,7 +283,7 @@ class Keeper:
         self._sweeping = asyncio.get_running_loop().create_task(always("tasks", self._sweep_on))
 
     async def _sweep_on(self) -> None:
-        while True:
+        while not self._draining:
             try:
                 await self.sweep()
             except StoreUnavailable:
@@ -286,8 +291,16 @@ class Keeper:
             await asyncio.sleep(self.ledger.terms.lease_s / 2)
 
     def drain(self, within_s: float) -> None:
-        """Let tasks finish for so long from now on; `aclose` waits for that."""
+        """
+        Let tasks finish for so long from now on; `aclose` waits for that.
+
+        Those that wait for a person before anything was done go to other servers at once: a
+        person takes longer than a stop.
+        """
         self._until = asyncio.get_running_loop().time() + within_s
+        self._draining = True
+        for job in self._jobs:
+            job.leave()
 
     def end(self, which: Callable[[TenantContext], bool]) -> None:
         """Stop the tasks of these callers in this process: they may not have them any more."""

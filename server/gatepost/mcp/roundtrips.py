@@ -192,6 +192,9 @@ class Rounds(Audience):
         if self._declined(key, page):
             raise pending(waiting)
         if not await self.hold(waiting, min(allowed_s, vigil.HOLD_S), server.stopping):
+            if server.stopping.is_set():
+                # The state of another round may be good at no other server.
+                raise pending(waiting)
             raise InputNeeded({key: page})
 
     def _page(self, waiting: Waiting) -> InputRequest | None:

@@ -1,5 +1,6 @@
 """What every method answers from, and the request it answers."""
 
+import asyncio
 from collections.abc import Collection
 from typing import Any
 
@@ -106,9 +107,10 @@ class Server:
         }
         self.discovery = _encode(shown)
 
-    def stopping(self) -> bool:
-        """Whether the server is about to stop, so that nothing should be waited for."""
-        return self.streams.closing
+    @property
+    def stopping(self) -> asyncio.Event:
+        """Set when the server is about to stop, so that nothing should be waited for."""
+        return self.streams.stopping
 
     def introduction(self, version: str) -> bytes:
         """The result of `initialize`."""

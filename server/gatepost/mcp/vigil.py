@@ -2,12 +2,15 @@
 
 import asyncio
 import logging
-from collections.abc import AsyncIterator, Awaitable, Callable
-from contextlib import asynccontextmanager
+from collections.abc import AsyncIterator, Awaitable, Callable, Coroutine
+from contextlib import AbstractAsyncContextManager, asynccontextmanager
+from typing import Any, TypeVar
 
 from gatepost.stores.api import StoreUnavailable
 from gatepost.tools.attend import DeadlinePassed, Within
 from gatepost.tools.client import Waiting
+
+T = TypeVar("T")
 
 _log = logging.getLogger("gatepost.mcp")
 
@@ -27,23 +30,28 @@ Sign = Callable[[float], Awaitable[None]]
 """Shows the client that the call still waits, after so many seconds."""
 
 
-async def decided(
-    waiting: Waiting, sign: Sign, *, for_s: float, stopping: Callable[[], bool]
-) -> bool:
+async def decided(waiting: Waiting, sign: Sign, *, for_s: float, stopping: asyncio.Event) -> bool:
     """
     Wait for the decision, for so many seconds at most; False when there is none.
 
-    Nor is there one when the server is about to stop: another takes the call up as well.
+    Nor is there one once the server is about to stop, which ends the wait at once: another takes
+    the call up as well. A decision that is there at that moment counts.
     """
     loop = asyncio.get_running_loop()
     began = loop.time()
     until = began + for_s
-    async with watched(waiting) as over:
-        while (left := until - loop.time()) > 0 and not stopping():
-            await asyncio.wait({over}, timeout=min(SIGN_EVERY_S, left))
+    async with watched(waiting) as over, _task_of(stopping.wait()) as stopped:
+        while (left := until - loop.time()) > 0 and not stopping.is_set():
+            await asyncio.wait(
+                {over, stopped},
+                timeout=min(SIGN_EVERY_S, left),
+                return_when=asyncio.FIRST_COMPLETED,
+            )
             if over.done():
                 over.result()
                 return True
+            if stopping.is_set():
+                break
             try:
                 # Whoever reads nothing must not be waited for longer than it may call.
                 await Within(max(until - loop.time(), 0.0), sign(loop.time() - began))
@@ -52,15 +60,20 @@ async def decided(
         return False
 
 
-@asynccontextmanager
-async def watched(waiting: Waiting) -> AsyncIterator["asyncio.Task[None]"]:
+def watched(waiting: Waiting) -> AbstractAsyncContextManager["asyncio.Task[None]"]:
     """A task that is done when it is decided; a store that is away only delays that."""
-    over = asyncio.create_task(_over(waiting))
+    return _task_of(_over(waiting))
+
+
+@asynccontextmanager
+async def _task_of(work: Coroutine[Any, Any, T]) -> AsyncIterator["asyncio.Task[T]"]:
+    """Work that goes on for the time of a block."""
+    task = asyncio.create_task(work)
     try:
-        yield over
+        yield task
     finally:
-        over.cancel()
-        await asyncio.wait({over})
+        task.cancel()
+        await asyncio.wait({task})
 
 
 async def _over(waiting: Waiting) -> None:
