@@ -295,15 +295,13 @@ class Cut(MemoryRecords):
         return await super().claim_notices(now, until, holder, most)
 
 
-async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A line when the database stops to answer, and then what had to wait."""
-    monkeypatch.setattr(courier, "POLL_S", 0.01)
-    cut = Cut()
+async def outlasted(cut: Cut, *, times: int) -> tuple[Sequence[Any], list[str]]:
+    """What is logged while more looks fail than that, and what is sent once they do no more."""
     house = House(cut)
     await cut.of(ACME).notices.add(notice())
 
     async def tried() -> bool:
-        return cut.asked > 3
+        return cut.asked > times
 
     async def sent() -> bool:
         return not await house.left()
@@ -313,9 +311,16 @@ async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPa
             await come(tried)
             cut.cut = False
             await come(sent)
+    return logs, house.receiver.ids
+
+
+async def test_an_outage_is_told_once_and_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A line when the database stops to answer, and then what had to wait."""
+    monkeypatch.setattr(courier, "POLL_S", 0.01)
+    logs, ids = await outlasted(Cut(), times=3)
 
     assert [one["event"] for one in logs] == ["webhook_held_up"]
-    assert house.receiver.ids == ["msg_a1_requested"]
+    assert ids == ["msg_a1_requested"]
 
 
 async def test_an_error_that_nobody_foresaw_is_outlasted(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -323,20 +328,7 @@ async def test_an_error_that_nobody_foresaw_is_outlasted(monkeypatch: pytest.Mon
     monkeypatch.setattr(chore, "PAUSE_S", 0.01)
     cut = Cut()
     cut.error = RuntimeError("secret-4711")
-    house = House(cut)
-    await cut.of(ACME).notices.add(notice())
-
-    async def tried() -> bool:
-        return cut.asked > 1
-
-    async def sent() -> bool:
-        return not await house.left()
-
-    with capture_logs() as logs:
-        async with house.replica().running():
-            await come(tried)
-            cut.cut = False
-            await come(sent)
+    logs, _ = await outlasted(cut, times=1)
 
     assert {(one["event"], one["chore"], one["error"]) for one in logs} == {
         ("chore_ended", "webhook", "RuntimeError")

@@ -22,6 +22,7 @@ from gatepost.settings import Config
 from gatepost.stores.api import StoreUnavailable
 from gatepost.stores.cutoffs import CutOff
 from gatepost.stores.memory.relay import MemoryRelay
+from gatepost.tools.api import Outcome
 from gatepost_authz.caller import TenantContext
 from tests.approvals.bureau import ACME, BOB, CAROL, Bureau, Patient, Replica, kind, said
 from tests.cutoff.test_reach import DAY, NOW, REACHED, order
@@ -157,6 +158,16 @@ def asked_for(bureau: Watched) -> Callable[[], Awaitable[bool]]:
     return is_there
 
 
+async def begun(bureau: Watched, by: TenantContext) -> tuple[Request, "asyncio.Task[Outcome]"]:
+    """A call of Alice's that runs by that person's approval, until the bureau's gate opens."""
+    here, _ = bureau.replicas
+    request = await here.asked(caller=ALICE, what="a")
+    await here.desk.approve(ACME, request.id, by)
+    running = asyncio.create_task(here.call(caller=ALICE, what="a"))
+    await asyncio.wait_for(bureau.entered.wait(), 20)
+    return request, running
+
+
 async def state_of(replica: Replica, request: Request) -> str:
     found = await replica.desk.get(ACME, request.id)
     assert found is not None
@@ -237,12 +248,9 @@ async def test_a_grant_does_not_outlive_who_gave_it(bureau: Watched) -> None:
 
 async def test_a_call_that_runs_by_an_approval_comes_to_its_end(bureau: Watched) -> None:
     """It was used before its giver was shut out; it is not asked about, nor run, a second time."""
-    here, there = bureau.replicas
+    _, there = bureau.replicas
     bureau.gate = asyncio.Event()
-    request = await here.asked(caller=ALICE, what="a")
-    await here.desk.approve(ACME, request.id, BOB)
-    running = asyncio.create_task(here.call(caller=ALICE, what="a"))
-    await asyncio.wait_for(bureau.entered.wait(), 10)
+    request, running = await begun(bureau, BOB)
 
     assert await bureau.shut(order(subject="bob")) == 0
     bureau.gate.set()
@@ -252,12 +260,9 @@ async def test_a_call_that_runs_by_an_approval_comes_to_its_end(bureau: Watched)
 
 async def test_a_call_that_was_stopped_is_not_asked_about_anew(bureau: Watched) -> None:
     """Who signs in again and makes it again hears that part of it may be done."""
-    here, there = bureau.replicas
+    _, there = bureau.replicas
     bureau.gate = asyncio.Event()
-    request = await here.asked(caller=ALICE, what="a")
-    await here.desk.approve(ACME, request.id, CAROL)
-    running = asyncio.create_task(here.call(caller=ALICE, what="a"))
-    await asyncio.wait_for(bureau.entered.wait(), 10)
+    _, running = await begun(bureau, CAROL)
     cut = order(subject="alice")
     bureau.learn(cut)
     running.cancel()
