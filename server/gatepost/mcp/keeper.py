@@ -283,7 +283,7 @@ class Keeper:
         self._sweeping = asyncio.get_running_loop().create_task(always("tasks", self._sweep_on))
 
     async def _sweep_on(self) -> None:
-        while not self._draining:
+        while True:
             try:
                 await self.sweep()
             except StoreUnavailable:
