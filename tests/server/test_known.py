@@ -89,26 +89,29 @@ PACKETS: dict[str, list[bytes]] = {
 }
 
 
+async def means_the_same(packets: list[bytes], fresh: Wire, wire: Wire) -> None:
+    """On *wire*, where a head is known, as on *fresh*; and the usual one is still served there."""
+    for packet in packets:
+        await fresh.send(packet)
+    expected = await told(fresh)
+    for _ in range(2):
+        for packet in packets:
+            await wire.send(packet)
+        found = await told(wire)
+        assert found | {"times": 1} == expected | {"times": 1}
+    await wire.send(post(b"first"))
+    assert (await told(wire))["body"] == "first"
+
+
 @pytest.mark.requirement("P3")
 @pytest.mark.parametrize("packets", PACKETS.values(), ids=PACKETS.keys())
 async def test_a_request_means_the_same_behind_a_known_head(
     port: int, packets: list[bytes]
 ) -> None:
     """As on a connection where nothing is known, twice, and the usual one is still served."""
-    async with connected(port) as fresh:
-        for packet in packets:
-            await fresh.send(packet)
-        expected = await told(fresh)
-
-    async with connected(port) as wire:
+    async with connected(port) as fresh, connected(port) as wire:
         await warmed(wire)
-        for _ in range(2):
-            for packet in packets:
-                await wire.send(packet)
-            found = await told(wire)
-            assert found | {"times": 1} == expected | {"times": 1}
-        await wire.send(post(b"first"))
-        assert (await told(wire))["body"] == "first"
+        await means_the_same(packets, fresh, wire)
 
 
 @pytest.mark.requirement("P3")

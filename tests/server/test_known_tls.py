@@ -10,7 +10,16 @@ from gatepost.listen import tls_context
 from gatepost.wire.deadlines import Deadlines
 from gatepost.wire.fast import FastProtocol
 from tests.authz.certificates import Company
-from tests.server.test_known import FRAMINGS, PACKETS, REFUSED, app, post, told, warmed
+from tests.server.test_known import (
+    FRAMINGS,
+    PACKETS,
+    REFUSED,
+    app,
+    means_the_same,
+    post,
+    told,
+    warmed,
+)
 from tests.server.wire import Wire, connected, serving
 
 pytestmark = pytest.mark.requirement("P3")
@@ -52,17 +61,7 @@ async def test_a_request_means_the_same_in_any_records(
 ) -> None:
     """As on a connection where nothing is known, twice, and the usual one is still served."""
     async with connected(port, tls=trusting) as fresh:
-        for packet in packets:
-            await fresh.send(packet)
-        expected = await told(fresh)
-
-    for _ in range(2):
-        for packet in packets:
-            await wire.send(packet)
-        found = await told(wire)
-        assert found | {"times": 1} == expected | {"times": 1}
-    await wire.send(post(b"first"))
-    assert (await told(wire))["body"] == "first"
+        await means_the_same(packets, fresh, wire)
 
 
 @pytest.mark.parametrize(("packets", "bodies"), FRAMINGS.values(), ids=FRAMINGS.keys())
