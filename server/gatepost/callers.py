@@ -16,7 +16,7 @@ from contextlib import asynccontextmanager
 import msgspec
 import structlog
 
-from gatepost.chore import always
+from gatepost.chore import during
 from gatepost.stores.api import Entries, Entry, Records, StoreUnavailable, TenantRecords
 from gatepost_authz.caller import SubjectKind, TenantContext
 
@@ -186,12 +186,10 @@ class Callers:
     @asynccontextmanager
     async def writing(self) -> AsyncIterator[None]:
         """Write what is noted during a block, and at its end what is left."""
-        task = asyncio.create_task(always("callers", self._always))
         try:
-            yield
+            async with during("callers", self._always):
+                yield
         finally:
-            task.cancel()
-            await asyncio.wait([task])
             with contextlib.suppress(StoreUnavailable, TimeoutError):
                 async with asyncio.timeout(CLOSING_S):
                     await self.write()

@@ -2,7 +2,8 @@
 
 import asyncio
 import random
-from collections.abc import Callable, Coroutine
+from collections.abc import AsyncIterator, Callable, Coroutine
+from contextlib import asynccontextmanager
 from traceback import walk_tb
 from typing import Any
 
@@ -32,6 +33,17 @@ async def always(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> No
         log.error("chore_ended", chore=name, **reason_of(task))
         # Not all processes at the same moment: it may be the database's answer that did it.
         await asyncio.sleep(PAUSE_S * DICE.uniform(0.7, 1.3))
+
+
+@asynccontextmanager
+async def during(name: str, work: Callable[[], Coroutine[Any, Any, None]]) -> AsyncIterator[None]:
+    """Do *work* always, for the time of a block; it has ended when the block has."""
+    task = asyncio.create_task(always(name, work))
+    try:
+        yield
+    finally:
+        task.cancel()
+        await asyncio.wait([task])
 
 
 def reason_of(task: "asyncio.Task[None]") -> dict[str, str]:

@@ -9,7 +9,7 @@ from typing import Protocol
 import msgspec
 
 from gatepost.audit.journal import Journal
-from gatepost.chore import always
+from gatepost.chore import during
 from gatepost.counting import Decided
 from gatepost.outlet import Outlet
 from gatepost.reviews import Reviews
@@ -201,9 +201,5 @@ def pulse_of(parts: Parts) -> Pulse:
 @asynccontextmanager
 async def beating(pulse: Pulse) -> AsyncIterator[None]:
     """Let it beat for the time of a block."""
-    task = asyncio.create_task(always("pulse", pulse.beat_always))
-    try:
+    async with during("pulse", pulse.beat_always):
         yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])

@@ -9,7 +9,7 @@ from typing import Literal
 
 import structlog
 
-from gatepost.chore import always
+from gatepost.chore import during
 from gatepost.config.references import plain
 from gatepost.settings import StorageSettings
 from gatepost.stores.api import Records, Relay, StoreUnavailable
@@ -56,12 +56,8 @@ async def prepare(settings: StorageSettings) -> None:
 @asynccontextmanager
 async def sweeping(records: Records, *, every_s: float = SWEEP_EVERY_S) -> AsyncIterator[None]:
     """Remove what is over, now and then, for the time of a block."""
-    task = asyncio.create_task(always("sweep", lambda: _sweep_always(records, every_s)))
-    try:
+    async with during("sweep", lambda: _sweep_always(records, every_s)):
         yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 async def _sweep_always(records: Records, every_s: float) -> None:

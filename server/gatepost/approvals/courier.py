@@ -11,7 +11,7 @@ import structlog
 
 from gatepost.approvals.herald import Change
 from gatepost.approvals.webhook import EVENTS, TIMEOUT_S, Webhook
-from gatepost.chore import always, reason_of
+from gatepost.chore import during, reason_of
 from gatepost.stores.api import Records, StoreUnavailable
 from gatepost.stores.notices import Notice
 
@@ -73,12 +73,10 @@ class Courier:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Send for the time of a block; what is under way then gets a moment, the rest others."""
-        task = asyncio.create_task(always("webhook", self._turns))
         try:
-            yield
+            async with during("webhook", self._turns):
+                yield
         finally:
-            task.cancel()
-            await asyncio.wait([task])
             await self.settle(self._closing_s)
 
     async def settle(self, within_s: float) -> None:

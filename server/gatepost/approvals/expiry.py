@@ -9,7 +9,7 @@ from itertools import count
 import structlog
 
 from gatepost.approvals.desk import Desk
-from gatepost.chore import always
+from gatepost.chore import during
 from gatepost.stores.api import StoreUnavailable
 
 log = structlog.get_logger("gatepost.approvals")
@@ -23,12 +23,8 @@ DICE = random.SystemRandom()
 @asynccontextmanager
 async def expiring(desk: Desk, *, every_s: float = EVERY_S) -> AsyncIterator[None]:
     """Expire what is due, now and then, for the time of a block."""
-    task = asyncio.create_task(always("expiry", lambda: _always(desk, every_s)))
-    try:
+    async with during("expiry", lambda: _always(desk, every_s)):
         yield
-    finally:
-        task.cancel()
-        await asyncio.wait([task])
 
 
 async def _always(desk: Desk, every_s: float) -> None:

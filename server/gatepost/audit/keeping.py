@@ -13,7 +13,7 @@ from gatepost.audit.checkpoint import Unproven
 from gatepost.audit.erasure import Erasure, sign
 from gatepost.audit.journal import Journal
 from gatepost.audit.record import Body, draft
-from gatepost.chore import always
+from gatepost.chore import during
 from gatepost.keyring import KeyRing
 from gatepost.stores.api import Records, StoreUnavailable
 from gatepost.stores.audit import Head
@@ -83,12 +83,10 @@ class Keeping:
     @asynccontextmanager
     async def running(self) -> AsyncIterator[None]:
         """Do so for the time of a block, and sign what has gathered at its end."""
-        task = asyncio.create_task(always("audit", self._always))
         try:
-            yield
+            async with during("audit", self._always):
+                yield
         finally:
-            task.cancel()
-            await asyncio.wait([task])
             await self._journal.aclose()
             if self._journal.written:
                 try:

@@ -9,7 +9,7 @@ from contextlib import asynccontextmanager
 
 import structlog
 
-from gatepost.chore import always
+from gatepost.chore import during
 from gatepost.cutoffs.order import suspension
 from gatepost.cutoffs.snapshot import Snapshot
 from gatepost.stores.api import Following, Records, Relay, StoreUnavailable
@@ -128,14 +128,8 @@ class CutOffs:
     async def watching(self) -> AsyncIterator[None]:
         """Read the cut-offs, and look for changes during a block."""
         await self._try()
-        chores = {"cutoffs": self._watch, "cutoffs_heard": self._follow}
-        tasks = {asyncio.create_task(always(name, work)) for name, work in chores.items()}
-        try:
+        async with during("cutoffs", self._watch), during("cutoffs_heard", self._follow):
             yield
-        finally:
-            for task in tasks:
-                task.cancel()
-            await asyncio.wait(tasks)
 
     async def _watch(self) -> None:
         while True:

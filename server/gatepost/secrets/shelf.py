@@ -11,7 +11,7 @@ from types import MappingProxyType
 import msgspec
 import structlog
 
-from gatepost.chore import always
+from gatepost.chore import during
 from gatepost.secrets.binding import Held
 from gatepost.secrets.grammar import MOST_BYTES, SecretRefused
 from gatepost.secrets.vault import Unreadable, Vault
@@ -150,12 +150,8 @@ class Secrets:
     @asynccontextmanager
     async def watching(self) -> AsyncIterator[None]:
         """Look for changes during a block."""
-        task = asyncio.create_task(always("secrets", self._watch))
-        try:
+        async with during("secrets", self._watch):
             yield
-        finally:
-            task.cancel()
-            await asyncio.wait([task])
 
     async def look(self) -> None:
         """Find out whether any secret changed; what is known of a tenant is then read anew."""
